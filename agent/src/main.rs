@@ -1,0 +1,3 @@
+//! The `waystation` binary.
+
+fn main() {}

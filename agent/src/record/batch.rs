@@ -1,0 +1,146 @@
+//! What a sink is given: the facts of a sealed batch, and its content block by block.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::RecordView;
+use super::codec::{CodecError, FrameReader};
+use super::id::{AgentId, BatchNumber, Epoch, LaneName, PipelineId, Seq, SinkId, SourceId};
+use crate::clock::Timestamp;
+
+/// Frames in memory, decompressed, of which some are meant.
+#[derive(Debug, Clone)]
+pub struct FrameBlock {
+    /// The epoch of the records, unless a frame says otherwise.
+    pub epoch: Epoch,
+    /// The seq of the first frame, unless it says otherwise.
+    pub first_seq: Seq,
+    /// Frames in `bytes`.
+    pub count: u32,
+    /// Leading frames that are not meant.
+    pub skip: u32,
+    /// Frames that are meant, after those.
+    pub take: u32,
+    /// The frames.
+    pub bytes: Arc<[u8]>,
+}
+
+impl FrameBlock {
+    /// The records that are meant.
+    pub fn records(&self) -> impl Iterator<Item = Result<RecordView<'_>, CodecError>> {
+        FrameReader::new(&self.bytes, self.count, self.epoch, self.first_seq)
+            .skip(self.skip as usize)
+            .take(self.take as usize)
+    }
+}
+
+/// Why the content of a batch cannot be read. Says which batch or chunk, and why.
+pub type ReadError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Reads a batch from front to back, once. Blocks: not for async threads.
+pub trait BlockReader: Send {
+    /// The next block, or `None` at the end.
+    ///
+    /// # Errors
+    /// When the journal cannot be read or does not hold what was sealed.
+    fn next_block(&mut self) -> Result<Option<FrameBlock>, ReadError>;
+}
+
+/// The content of a sealed batch. Can be read any number of times.
+pub trait BatchContent: Send + Sync + fmt::Debug {
+    /// Starts reading at the front.
+    fn open(&self) -> Box<dyn BlockReader>;
+}
+
+/// Names of the parts that make a lane, and the lane's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LanePlace {
+    /// The lane's name, which may be older than the names of its parts.
+    pub lane: LaneName,
+    /// The agent.
+    pub agent: AgentId,
+    /// The source.
+    pub source: SourceId,
+    /// The pipeline.
+    pub pipeline: PipelineId,
+    /// The sink.
+    pub sink: SinkId,
+}
+
+/// What is known of a batch when it is sealed; names and identities are made from nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchFacts {
+    /// Where it belongs.
+    pub place: Arc<LanePlace>,
+    /// The run that sealed it.
+    pub epoch: Epoch,
+    /// Its number in the lane.
+    pub number: BatchNumber,
+    /// First seq of its range.
+    pub first_seq: Seq,
+    /// Last seq of its range.
+    pub last_seq: Seq,
+    /// When it was sealed, by the lane's steady time.
+    pub sealed_at: Timestamp,
+    /// Output records.
+    pub records: u64,
+}
+
+impl BatchFacts {
+    /// The batch identity, `LANE/EPOCH/bBATCH`.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        format!("{}/{}/b{}", self.place.lane, self.epoch, self.number)
+    }
+}
+
+/// A sealed batch on its way out.
+#[derive(Debug, Clone)]
+pub struct SealedBatch {
+    /// What is known of it.
+    pub facts: BatchFacts,
+    /// What the sink fixed for it when it was sealed, as the sink wrote it.
+    pub fixed: Arc<str>,
+    /// SHA-256 over the output, see [`ContentHash`].
+    pub sha256: [u8; 32],
+    /// Its records.
+    pub content: Arc<dyn BatchContent>,
+}
+
+/// The hash of a batch's output: SHA-256 over each record's identity within the lane, time, subject, headers and payload.
+///
+/// The same records give the same hash however they are cut into blocks.
+#[derive(Debug, Clone, Default)]
+pub struct ContentHash {
+    sha: sha2::Sha256,
+    head: Vec<u8>,
+}
+
+impl ContentHash {
+    /// Takes in the next record.
+    pub fn update(&mut self, record: &RecordView<'_>) {
+        use sha2::Digest as _;
+
+        let head = &mut self.head;
+        head.clear();
+        head.extend_from_slice(&record.epoch.to_bytes());
+        head.extend_from_slice(&record.seq.0.to_le_bytes());
+        head.extend_from_slice(&record.origin.tick.unwrap_or(0).to_le_bytes());
+        head.extend_from_slice(&record.time.0.to_le_bytes());
+        for part in [record.origin.path.0, record.subject.as_bytes(), record.headers.0] {
+            head.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            head.extend_from_slice(part);
+        }
+        head.extend_from_slice(&(record.payload.len() as u64).to_le_bytes());
+        self.sha.update(&*head);
+        self.sha.update(record.payload);
+    }
+
+    /// The hash of all records so far.
+    #[must_use]
+    pub fn finish(self) -> [u8; 32] {
+        use sha2::Digest as _;
+
+        self.sha.finalize().into()
+    }
+}

@@ -1,0 +1,294 @@
+//! Who is who: component names, numbers in the journal, and the identities that destinations see.
+//!
+//! Identities are plain strings and stay as they are for ever:
+//! - record: `AGENT/SOURCE/PIPELINE/SINK/EPOCH/SEQ`, with `.n` for each splitting stage,
+//! - made by a tick: `AGENT/SOURCE/PIPELINE/SINK/EPOCH/tBATCH.n`,
+//! - batch: `AGENT/SOURCE/PIPELINE/SINK/EPOCH/bBATCH`, with `.0` or `.1` for each cut in half.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::RecordView;
+use crate::limits::NAME_BYTES_MAX;
+
+/// Why a text is no component name or agent id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{0}\" is no name: use up to {NAME_BYTES_MAX} letters, digits, \"_\" and \"-\", beginning with a letter or digit"
+)]
+pub struct NameError(String);
+
+/// A component name or agent id: `[A-Za-z0-9][A-Za-z0-9_-]{0,62}`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<str>);
+
+impl Name {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Makes a name out of any text, as for a host name: other characters become `-`.
+    #[must_use]
+    pub fn made_to_fit(text: &str) -> Self {
+        let fit: String = text
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '-' })
+            .skip_while(|c| !c.is_ascii_alphanumeric())
+            .take(NAME_BYTES_MAX)
+            .collect();
+        Self(if fit.is_empty() { "agent".into() } else { fit.into() })
+    }
+}
+
+impl FromStr for Name {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let starts_well = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        let fits = text.len() <= NAME_BYTES_MAX
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+        if starts_well && fits { Ok(Self(text.into())) } else { Err(NameError(text.to_owned())) }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub Name);
+
+        impl $name {
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                self.0.as_str()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NameError;
+
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                text.parse().map(Self)
+            }
+        }
+    )*};
+}
+
+names! {
+    /// The name of one agent among all that deliver to the same upstream.
+    AgentId
+    /// The name of a source in the config.
+    SourceId
+    /// The name of a transform in the config.
+    TransformId
+    /// The name of a sink in the config.
+    SinkId
+    /// The name of a pipeline in the config.
+    PipelineId
+}
+
+/// The name of a lane, `agent/source/pipeline/sink`, fixed when the lane is made.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneName(Arc<str>);
+
+impl LaneName {
+    /// The name that a lane of these parts gets, unless it was given before.
+    #[must_use]
+    pub fn new(agent: &AgentId, source: &SourceId, pipeline: &PipelineId, sink: &SinkId) -> Self {
+        Self(format!("{agent}/{source}/{pipeline}/{sink}").into())
+    }
+
+    /// A name read back from the journal.
+    #[must_use]
+    pub fn stored(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LaneName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One run of the agent: ten hex digits, five that count the starts and five drawn.
+///
+/// The drawn ones keep identities apart when files were taken back in time: a restored backup or a cloned card counts the
+/// same start twice. Epochs of one journal sort by start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Epoch(u64);
+
+const HALF_BITS: u32 = 20;
+const HALF_MASK: u64 = (1 << HALF_BITS) - 1;
+
+impl Epoch {
+    /// Bytes of an epoch in frames and headers.
+    pub const BYTES: usize = 5;
+
+    /// The epoch of the `starts`-th start. Counting stops at the largest five hex digits.
+    #[must_use]
+    pub fn new(starts: u64, drawn: u32) -> Self {
+        Self((starts.min(HALF_MASK) << HALF_BITS) | (u64::from(drawn) & HALF_MASK))
+    }
+
+    /// Big-endian, so that bytes sort like epochs.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let [_, _, _, bytes @ ..] = self.0.to_be_bytes();
+        bytes
+    }
+
+    /// The epoch in these bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        let [a, b, c, d, e] = bytes;
+        Self(u64::from_be_bytes([0, 0, 0, a, b, c, d, e]))
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:010x}", self.0)
+    }
+}
+
+impl FromStr for Epoch {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u64::from_str_radix(text, 16).map(|bits| Self(bits & ((1 << (2 * HALF_BITS)) - 1)))
+    }
+}
+
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident($inner:ty))*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+
+numbers! {
+    /// A record's position in its stream, from 1, gapless. Zero stands for "before the first".
+    Seq(u64)
+    /// A stream's number in the journal.
+    StreamNumber(u16)
+    /// A lane's number in the journal.
+    LaneNumber(u16)
+    /// A batch's number in its lane, from 1.
+    BatchNumber(u64)
+}
+
+impl Seq {
+    /// The one after.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// The one `count` after.
+    #[must_use]
+    pub fn plus(self, count: u64) -> Self {
+        Self(self.0 + count)
+    }
+}
+
+/// Writes the identity of a record of this lane into `out`, which is cleared first.
+pub fn write_record_identity(out: &mut String, lane: &LaneName, record: &RecordView<'_>) {
+    out.clear();
+    out.push_str(lane.as_str());
+    // Writing to a String cannot fail.
+    let _ok = match record.origin.tick {
+        None => write!(out, "/{}/{}", record.epoch, record.seq),
+        Some(batch) => write!(out, "/{}/t{batch}", record.epoch),
+    };
+    for number in record.origin.path.numbers() {
+        let _ok = write!(out, ".{number}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Origin, PathBuffer};
+
+    #[test]
+    fn names_follow_the_rule_and_others_are_made_to_fit() {
+        for good in ["a", "gw-0042", "A_b-9", &"x".repeat(63)] {
+            assert!(good.parse::<Name>().is_ok(), "{good}");
+        }
+        for bad in ["", "-a", "_a", "a/b", "a.b", "ä", &"x".repeat(64)] {
+            assert!(bad.parse::<Name>().is_err(), "{bad}");
+        }
+        assert_eq!(Name::made_to_fit("gw.plant-7.example").as_str(), "gw-plant-7-example");
+        assert_eq!(Name::made_to_fit("--ü").as_str(), "agent");
+        assert!(Name::made_to_fit(&"é9".repeat(80)).as_str().parse::<Name>().is_ok());
+    }
+
+    #[test]
+    fn epochs_sort_by_start_and_survive_bytes_and_text() {
+        let first = Epoch::new(1, 0xfffff);
+        let second = Epoch::new(2, 0);
+        assert!(first < second);
+        assert!(first.to_bytes() < second.to_bytes());
+        assert!(first.to_string() < second.to_string());
+        assert_eq!(first.to_string(), "00001fffff");
+        assert_eq!(Epoch::from_bytes(first.to_bytes()), first);
+        assert_eq!("00001fffff".parse(), Ok(first));
+    }
+
+    #[test]
+    fn record_identities_are_these_strings_for_ever() {
+        let lane = LaneName::stored("gw/s/p/k");
+        let mut path = PathBuffer::default();
+        let mut record = RecordView {
+            epoch: Epoch::new(1, 0xabcde),
+            seq: Seq(42),
+            origin: Origin::default(),
+            time: crate::clock::Timestamp(0),
+            subject: "",
+            headers: crate::record::Headers::default(),
+            payload: b"",
+        };
+        let mut text = String::new();
+        write_record_identity(&mut text, &lane, &record);
+        assert_eq!(text, "gw/s/p/k/00001abcde/42");
+        path.set(crate::record::Path::default(), 0);
+        let mut deeper = PathBuffer::default();
+        deeper.set(path.as_path(), 300);
+        record.origin = Origin { tick: None, path: deeper.as_path() };
+        write_record_identity(&mut text, &lane, &record);
+        assert_eq!(text, "gw/s/p/k/00001abcde/42.0.300");
+        record.origin.tick = Some(7);
+        write_record_identity(&mut text, &lane, &record);
+        assert_eq!(text, "gw/s/p/k/00001abcde/t7.0.300");
+    }
+}

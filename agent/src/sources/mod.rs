@@ -1,0 +1,3 @@
+//! x
+pub mod config;
+pub mod file;
