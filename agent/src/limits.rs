@@ -67,6 +67,6 @@ pub const ADMIN_CONNECTIONS_MAX: usize = 64;
 const _: () = assert!(CHUNK_BYTES_MAX <= TRANSACTION_BYTES_MAX);
 const _: () = assert!(TRANSACTION_BYTES_MAX <= WRITER_QUEUE_BYTES_MAX);
 const _: () = assert!(HOT_TAIL_BYTES_MAX >= 2 * CHUNK_BYTES_MAX);
-const _: () = assert!(RECORD_BYTES_MAX_DEFAULT as usize <= RECORD_BYTES_MAX);
+const _: () = assert!(RECORD_BYTES_MAX_DEFAULT <= RECORD_BYTES_MAX as u64);
 const _: () = assert!(RECORD_BYTES_MAX < u32::MAX as usize);
-const _: () = assert!(LANES_MAX as u64 <= (1 << 13) - 1 && BATCH_PARTS_MAX <= 1 << 14);
+const _: () = assert!(LANES_MAX < 1 << 13 && BATCH_PARTS_MAX <= 1 << 14);

@@ -1,2 +1,277 @@
-//! x
+//! The journal: where a record is safe. Owns the database in the data directory; nothing else in the agent speaks SQL.
+//!
+//! # What it promises
+//!
+//! 1. An append is answered after its commit was synced (`durability = "full"`), never before.
+//! 2. Records of a stream are numbered from 1 without a gap, whatever crashes in between.
+//! 3. A source's positions become durable with the records that moved them, in the same row under the same checksum.
+//! 4. A batch is sealed as a whole: output, plugin state, dead letters and cursor in one transaction, or nothing of it.
+//! 5. A chunk is deleted when every lane has passed it, a batch when it is acked; never earlier.
+//! 6. Nothing of a failed transaction is believed, and nothing queued behind it in the same session is taken.
+//!
+//! # Tables
+//!
+//! `schema.rs` has them. Records lie in `chunks` (one row of up to 256 KiB of frames, `chunk.rs`), what lanes made of them in
+//! `batches` and `batch_parts`. Nothing changes on every commit but what the commit is about: heads come from the newest
+//! chunk (which therefore always stays), positions from the chunks behind the checkpoint in `positions`.
+//!
+//! # Order
+//!
+//! - write: queue → transaction → COMMIT and sync → answer, head, hot tail (`writer.rs`)
+//! - read: hot tail, else a query of a few rows on a read-only connection (`reader.rs`)
+//! - seal: parts in ordinary transactions, then the batch row, state, letters and cursor in one (`lanes.rs`)
+//! - ack: with whatever commits next, a second later at the latest
+//! - delete: in the writer's transactions, at most 64 chunks each (`apply.rs`)
+//!
+//! # Opening
+//!
+//! | case | what is found | what is done |
+//! |---|---|---|
+//! | new | no database, or an empty file | it is made |
+//! | clean | no frames in the WAL | |
+//! | unclean | a good WAL, perhaps with a torn tail | SQLite recovers it; at most one commit that nobody was told about is gone |
+//! | gone back | the high-water file knows more | a warning; identities stay unique through the epoch |
+//! | WAL damaged | commits behind a broken frame | refused, untouched |
+//! | database damaged | SQLite cannot read it | refused |
+//! | newer schema | a larger `user_version` | refused, untouched |
+//! | foreign file | another application's database, or none | refused, untouched |
+//! | locked | another agent holds the directory | refused, names its process |
+//! | full disk, read-only | SQLite or the directory cannot write | refused |
+
+mod appender;
+mod apply;
+mod chunk;
 pub mod config;
+mod error;
+mod high_water;
+mod lanes;
+mod open;
+mod reader;
+mod schema;
+mod snapshot;
+mod state;
+mod wal;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+
+pub use appender::{Append, Appender, Pending, Position, SourceLetter};
+pub use error::{AppendError, ChunkError, Disposition, JournalError};
+pub use lanes::{
+    LaneJournal, LaneSpec, OpenedLane, PartEncoder, PartPlace, PendingSeal, PluginState, Seal,
+    StageLetter, StateChange, StoredBatch,
+};
+pub use open::StartCase;
+pub use reader::cut;
+pub use snapshot::{LaneSnapshot, Snapshot, StreamSnapshot};
+pub use state::LaneTotals;
+
+use crate::clock::{Monotonic, SharedClock};
+use crate::record::id::{AgentId, Epoch, SourceId};
+use chunk::Encoder;
+use config::JournalConfig;
+use high_water::{HighWater, Marks};
+use reader::{HotTail, Readers};
+use state::State;
+use writer::{Operation, Published, Writer, WriterHandle};
+
+/// What opening needs to know.
+#[derive(Debug, Clone)]
+pub struct JournalOptions {
+    /// The data directory.
+    pub directory: PathBuf,
+    /// `[journal]`.
+    pub config: JournalConfig,
+    /// `agent.id`, if the config says one.
+    pub agent: Option<AgentId>,
+    /// The host's name made to fit, for a new journal without a configured id.
+    pub host: AgentId,
+    /// Time.
+    pub clock: SharedClock,
+}
+
+/// What opening found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opening {
+    /// Which case.
+    pub case: StartCase,
+    /// This run.
+    pub epoch: Epoch,
+    /// Whose journal it is.
+    pub agent: AgentId,
+}
+
+/// An open journal. Dropping it without [`Self::close`] is an unclean stop.
+#[derive(Debug)]
+pub struct Journal {
+    writer: WriterHandle,
+    thread: Option<std::thread::JoinHandle<()>>,
+    readers: Arc<Readers>,
+    published: Arc<Published>,
+    clock: SharedClock,
+    boot: [u8; 16],
+    path: PathBuf,
+    _lock: open::DirectoryLock,
+}
+
+impl Journal {
+    /// Opens or makes the journal in a data directory. Blocks.
+    ///
+    /// # Errors
+    /// One for each start-up case that refuses; the files are as they were then.
+    pub fn open(options: &JournalOptions) -> Result<(Self, Opening), JournalError> {
+        let JournalOptions { directory, config, agent, host, clock } = options;
+        let lock = open::lock_directory(directory)?;
+        let opened = open::open_database(directory, config, agent.as_ref(), host)?;
+        let path = directory.join(open::DATABASE_NAME);
+        let state = State::load(&opened.connection, &path)?;
+        let high_water = HighWater::in_directory(directory);
+        let case = if Marks::of(&state).are_behind(&high_water.read()) {
+            StartCase::GoneBack
+        } else {
+            opened.case
+        };
+        let published = Arc::new(Published {
+            hot: HotTail::default(),
+            heads: Mutex::default(),
+            snapshot: watch::channel(Arc::default()).0,
+        });
+        let boot = open::boot_id();
+        let writer = Writer {
+            connection: Some(opened.connection),
+            path: path.clone(),
+            state,
+            sessions: HashMap::new(),
+            encoder: Encoder::new(),
+            epoch: opened.epoch,
+            boot,
+            clock: Arc::clone(clock),
+            published: Arc::clone(&published),
+            commit_interval: config.commit_interval,
+            commits: 0,
+            high_water,
+            last_commit: Monotonic(0),
+            last_housekeeping: None,
+            dirty: true,
+        };
+        published.snapshot.send_replace(Arc::new(writer.snapshot()));
+        let (handle, queue) = writer::queue();
+        let thread = std::thread::Builder::new()
+            .name("journal".to_owned())
+            .spawn(move || writer.run(queue))
+            .map_err(|source| JournalError::File {
+                path: path.clone(),
+                doing: "start the writer of",
+                source,
+            })?;
+        let readers = Arc::new(Readers::new(path.clone(), Arc::clone(&published)));
+        let clock = Arc::clone(clock);
+        let journal = Self {
+            writer: handle,
+            thread: Some(thread),
+            readers,
+            published,
+            clock,
+            boot,
+            path,
+            _lock: lock,
+        };
+        let opening = Opening { case, epoch: opened.epoch, agent: opened.agent };
+        Ok((journal, opening))
+    }
+
+    /// The database file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How the journal stands, now and later.
+    #[must_use]
+    pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.published.snapshot.subscribe()
+    }
+
+    /// A new appender for a source, whose stream is made when it is new.
+    ///
+    /// # Errors
+    /// When the journal cannot commit or is closed.
+    pub async fn appender(&self, source: &SourceId) -> Result<Appender, JournalError> {
+        let name = source.clone();
+        let opened = self.writer.ask(|reply| Operation::OpenStream { source: name, reply }).await?;
+        Ok(Appender {
+            writer: self.writer.clone(),
+            source: source.clone(),
+            stream: opened.number,
+            session: opened.session,
+            positions: opened.positions,
+            clock: Arc::clone(&self.clock),
+        })
+    }
+
+    /// Opens a lane, which is made when it is new; discards what a run left without a seal.
+    ///
+    /// # Errors
+    /// When the journal cannot commit or is closed.
+    pub async fn lane(&self, spec: LaneSpec) -> Result<(LaneJournal, OpenedLane), JournalError> {
+        let source = spec.source.clone();
+        let opened = self.writer.ask(|reply| Operation::OpenLane { spec, reply }).await?;
+        let journal = LaneJournal {
+            writer: self.writer.clone(),
+            readers: Arc::clone(&self.readers),
+            number: opened.number,
+            session: opened.session,
+            stream: opened.stream,
+            source,
+            head: self.published.head(opened.stream),
+            clock: Arc::clone(&self.clock),
+            boot: self.boot,
+        };
+        Ok((journal, opened))
+    }
+
+    /// The digest of a file that our own compiler made, if it made one under this key. Blocks.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn compiled_digest(&self, key: &str) -> Result<Option<[u8; 32]>, JournalError> {
+        self.readers.compiled_digest(key)
+    }
+
+    /// Keeps such a digest, durably.
+    ///
+    /// # Errors
+    /// When the journal cannot commit or is closed.
+    pub async fn keep_compiled_digest(
+        &self,
+        key: &str,
+        sha256: [u8; 32],
+    ) -> Result<(), JournalError> {
+        let key = key.to_owned();
+        self.writer.ask(|reply| Operation::PutCompiled { key, sha256, reply }).await
+    }
+
+    /// Commits what is queued, checkpoints, and closes the database without a WAL. Appenders and lanes that still exist are
+    /// refused from now on.
+    ///
+    /// # Errors
+    /// When the last commit or the checkpoint fails; what was acknowledged is durable all the same.
+    pub async fn close(mut self) -> Result<(), JournalError> {
+        self.readers.close();
+        let closed = self.writer.ask(|reply| Operation::Stop { reply }).await;
+        if let Some(thread) = self.thread.take() {
+            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+            if !matches!(joined, Ok(Ok(()))) {
+                tracing::error!("Journal writer ended in a panic");
+            }
+        }
+        closed
+    }
+}

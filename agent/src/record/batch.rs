@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::RecordView;
 use super::codec::{CodecError, FrameReader};
 use super::id::{AgentId, BatchNumber, Epoch, LaneName, PipelineId, Seq, SinkId, SourceId};
@@ -22,7 +24,7 @@ pub struct FrameBlock {
     /// Frames that are meant, after those.
     pub take: u32,
     /// The frames.
-    pub bytes: Arc<[u8]>,
+    pub bytes: Bytes,
 }
 
 impl FrameBlock {

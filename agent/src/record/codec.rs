@@ -321,7 +321,7 @@ pub(super) fn read_text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     std::str::from_utf8(read_slice(rest)?).ok()
 }
 
-pub(super) fn read_varint(rest: &mut &[u8]) -> Option<u64> {
+pub(crate) fn read_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let (byte, tail) = rest.split_first()?;
@@ -339,7 +339,7 @@ pub(super) fn read_varint(rest: &mut &[u8]) -> Option<u64> {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the low seven bits are meant")]
-pub(super) fn write_varint(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn write_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;

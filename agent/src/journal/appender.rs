@@ -1,0 +1,148 @@
+//! What a source is given of the journal: a way to append, and the positions to resume from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::error::{AppendError, JournalError};
+use super::writer::{AppendOperation, Operation, WriterHandle};
+use crate::clock::{SharedClock, Timestamp};
+use crate::limits::CHUNK_BYTES_MAX;
+use crate::record::codec::FrameBuffer;
+use crate::record::id::{SourceId, StreamNumber};
+
+/// One step of a source: records, the positions that they move, and what was refused on the way. All of it or nothing.
+#[derive(Debug, Default)]
+pub struct Append {
+    /// New records, in order.
+    pub frames: FrameBuffer,
+    /// Positions, as of behind the last record.
+    pub positions: Vec<Position>,
+    /// What the source refused.
+    pub letters: Vec<SourceLetter>,
+}
+
+/// Where a source resumes, under a key of its own choice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Position {
+    /// The key.
+    pub key: String,
+    /// The position; `None` removes it.
+    pub value: Option<Vec<u8>>,
+}
+
+/// A record that a source refused, to be kept as a dead letter of stage `source`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceLetter {
+    /// Why.
+    pub reason: String,
+    /// How large the record was.
+    pub size_bytes: u64,
+    /// Where it stood, for instance file and offset.
+    pub place: String,
+    /// The subject it would have had.
+    pub subject: String,
+    /// Its event time.
+    pub time: Timestamp,
+    /// Its first bytes.
+    pub payload: Vec<u8>,
+}
+
+/// Appends to one stream. There is one for each running source; a new one ends the old one's session.
+#[derive(Debug)]
+pub struct Appender {
+    pub(super) writer: WriterHandle,
+    pub(super) source: SourceId,
+    pub(super) stream: StreamNumber,
+    pub(super) session: u64,
+    pub(super) positions: BTreeMap<String, Vec<u8>>,
+    pub(super) clock: SharedClock,
+}
+
+/// An append on its way to the disk. Dropping it does not take the append back.
+#[derive(Debug)]
+#[must_use = "an append counts as accepted only when it is durable"]
+pub struct Pending {
+    source: SourceId,
+    reply: oneshot::Receiver<Result<(), JournalError>>,
+}
+
+impl Appender {
+    /// The source.
+    #[must_use]
+    pub fn source(&self) -> &SourceId {
+        &self.source
+    }
+
+    /// Where the source resumes: what was durable when this appender was made.
+    #[must_use]
+    pub fn positions(&self) -> &BTreeMap<String, Vec<u8>> {
+        &self.positions
+    }
+
+    /// Hands an append over, waiting while the journal is behind.
+    ///
+    /// # Errors
+    /// When the journal is closed or the append is larger than a chunk (a single record may be). Then, or when it turns out
+    /// not to become durable, nothing of it and of later appends is taken: the source starts anew with a new appender.
+    ///
+    /// # Cancel safety
+    /// When dropped while waiting for room, nothing was handed over.
+    pub async fn submit(&self, append: Append) -> Result<Pending, AppendError> {
+        let bytes = append.frames.len();
+        if bytes > CHUNK_BYTES_MAX && append.frames.count() > 1 {
+            let (source_id, bytes_max) = (self.source.clone(), CHUNK_BYTES_MAX);
+            return Err(AppendError::TooLarge { source_id, bytes, bytes_max });
+        }
+        let (sender, reply) = oneshot::channel();
+        let operation = Operation::Append(AppendOperation {
+            stream: self.stream,
+            session: self.session,
+            append,
+            wall: self.clock.now(),
+            monotonic: self.clock.monotonic(),
+            reply: sender,
+        });
+        self.writer
+            .send(operation, bytes)
+            .await
+            .map_err(|source| AppendError::Journal { source_id: self.source.clone(), source })?;
+        Ok(Pending { source: self.source.clone(), reply })
+    }
+
+    /// Hands an append over and waits until it is durable.
+    ///
+    /// # Errors
+    /// As [`Self::submit`] and [`Pending::durable`].
+    pub async fn append(&self, append: Append) -> Result<(), AppendError> {
+        self.submit(append).await?.durable().await
+    }
+}
+
+impl Pending {
+    /// Waits until the append is committed and synced.
+    ///
+    /// # Errors
+    /// When it is not: then nothing of it is there, and nothing that was submitted after it.
+    ///
+    /// # Cancel safety
+    /// Dropping it does not take the append back.
+    pub async fn durable(self) -> Result<(), AppendError> {
+        let answer = self.reply.await.unwrap_or(Err(JournalError::Closed));
+        answer.map_err(|source| AppendError::Journal { source_id: self.source, source })
+    }
+}
+
+/// The positions of a stream that exist, as a source sees them.
+pub(super) fn visible(
+    positions: &BTreeMap<String, super::state::PositionState>,
+) -> BTreeMap<String, Vec<u8>> {
+    let existing = positions.iter().filter_map(|(key, position)| {
+        position.value.as_ref().map(|value| (key.clone(), value.clone()))
+    });
+    existing.collect()
+}
+
+/// Shared by all handles: ends with the writer.
+pub(super) type SharedError = Arc<JournalError>;

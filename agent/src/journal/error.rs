@@ -1,0 +1,253 @@
+//! What can go wrong in the journal, and what its callers are to do about it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::record::id::{AgentId, BatchNumber, LaneName, Seq, SourceId};
+
+/// What a caller does about a [`JournalError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disposition {
+    /// The same may work later, without anybody's doing: repeat with backoff.
+    Retry,
+    /// The journal cannot be used as it is: somebody must act.
+    Fatal,
+}
+
+/// Why a chunk or part cannot be believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ChunkError {
+    /// It is shorter or longer than its header says.
+    #[error("it has {found} bytes where {expected} belong")]
+    Length {
+        /// What the header (or the header's own size) asks for.
+        expected: usize,
+        /// What is there.
+        found: usize,
+    },
+    /// It does not begin like one of ours.
+    #[error("it does not begin with the mark of a chunk")]
+    Magic,
+    /// A newer agent wrote it.
+    #[error("its format version is {0}, this agent knows 1")]
+    Version(u8),
+    /// A field holds what it never should.
+    #[error("its field \"{0}\" makes no sense")]
+    Field(&'static str),
+    /// The bytes are not those that were written.
+    #[error("its checksum does not match")]
+    Checksum,
+}
+
+/// A failure of the journal.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The data directory cannot be made or written.
+    #[error("cannot use the data directory {path}")]
+    DataDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another agent has the data directory.
+    #[error("the data directory {path} is in use by another agent, process {pid}")]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// The process that holds it, as it wrote itself down.
+        pid: String,
+    },
+    /// A newer agent made the journal. It was not touched.
+    #[error(
+        "{path} has journal schema {found}, this agent knows up to {known}; it was not touched, use a newer agent"
+    )]
+    NewerSchema {
+        /// The database file.
+        path: PathBuf,
+        /// Its schema.
+        found: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// The file is no journal. It was not touched.
+    #[error(
+        "{path} is no journal of Waystation; it was not touched, move it away or use another data_dir"
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The WAL is damaged in front of commits that were acknowledged. Nothing was touched.
+    #[error(
+        "{path} is damaged: frame {frame} is broken and {commits_behind} commits stand behind it; nothing was touched"
+    )]
+    WalDamaged {
+        /// The WAL file.
+        path: PathBuf,
+        /// The first broken frame, from 1.
+        frame: u64,
+        /// Commits behind it.
+        commits_behind: u64,
+    },
+    /// SQLite calls the database malformed.
+    #[error("{path} is damaged")]
+    Damaged {
+        /// The database file.
+        path: PathBuf,
+        /// What SQLite says.
+        source: rusqlite::Error,
+    },
+    /// A chunk or part was read that is not what was written.
+    #[error("{what} in {path} is damaged")]
+    ChunkDamaged {
+        /// The database file.
+        path: PathBuf,
+        /// Which stream or lane, and which seq or batch.
+        what: String,
+        /// What is wrong with it.
+        source: ChunkError,
+    },
+    /// What must be there is not.
+    #[error("{what} is missing in {path}")]
+    Missing {
+        /// The database file.
+        path: PathBuf,
+        /// Which stream or lane, and which seq or batch.
+        what: String,
+    },
+    /// The volume or the quota is full.
+    #[error("no room for {path}")]
+    Full {
+        /// The database file.
+        path: PathBuf,
+        /// What SQLite says.
+        source: rusqlite::Error,
+    },
+    /// The volume or file can only be read.
+    #[error("{path} cannot be written")]
+    ReadOnly {
+        /// The database file.
+        path: PathBuf,
+        /// What SQLite says.
+        source: rusqlite::Error,
+    },
+    /// Any other answer of SQLite.
+    #[error("SQLite failed on {path} while {doing}")]
+    Sqlite {
+        /// The database file.
+        path: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// What SQLite says.
+        source: rusqlite::Error,
+    },
+    /// A file beside the database failed.
+    #[error("cannot {doing} {path}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The journal belongs to another agent id.
+    #[error(
+        "the journal in {path} belongs to agent \"{stored}\", the config says \"{configured}\"; identities hold the id, so keep it or use another data_dir"
+    )]
+    OtherAgent {
+        /// The data directory.
+        path: PathBuf,
+        /// Whose it is.
+        stored: AgentId,
+        /// What the config says.
+        configured: AgentId,
+    },
+    /// An operation belongs to a session whose earlier operation failed.
+    #[error("an earlier write of {0} failed, nothing after it is taken")]
+    SessionEnded(String),
+    /// A seal does not fit what the journal holds: a fault of ours, nothing was changed.
+    #[error("batch {batch} of lane {lane} does not fit the journal: {why}")]
+    Misfit {
+        /// The lane.
+        lane: LaneName,
+        /// The batch.
+        batch: BatchNumber,
+        /// What does not fit.
+        why: String,
+    },
+    /// There are as many streams or lanes as keys have room for.
+    #[error("the journal has no number left for {0}")]
+    NoNumberLeft(String),
+    /// The group of operations that this one was committed with failed.
+    #[error("the commit failed")]
+    Group(#[source] Arc<Self>),
+    /// The writer has stopped.
+    #[error("the journal is closed")]
+    Closed,
+}
+
+impl JournalError {
+    /// What the caller does about it.
+    #[must_use]
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            Self::Group(cause) => cause.disposition(),
+            Self::Full { .. }
+            | Self::ReadOnly { .. }
+            | Self::Sqlite { .. }
+            | Self::File { .. }
+            | Self::SessionEnded(_) => Disposition::Retry,
+            _ => Disposition::Fatal,
+        }
+    }
+
+    /// Maps what SQLite says, in one place.
+    pub(super) fn sqlite(
+        path: &std::path::Path,
+        doing: &'static str,
+        source: rusqlite::Error,
+    ) -> Self {
+        use rusqlite::ErrorCode;
+
+        let path = path.to_owned();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full { path, source },
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+                Self::ReadOnly { path, source }
+            }
+            Some(ErrorCode::NotADatabase) => Self::Foreign { path },
+            Some(ErrorCode::DatabaseCorrupt) => Self::Damaged { path, source },
+            _ => Self::Sqlite { path, doing, source },
+        }
+    }
+}
+
+/// Why an append is not durable, and none after it of the same appender.
+#[derive(Debug, thiserror::Error)]
+pub enum AppendError {
+    /// The journal refused or failed.
+    #[error("source \"{source_id}\" cannot append")]
+    Journal {
+        /// The source.
+        source_id: SourceId,
+        /// Why.
+        source: JournalError,
+    },
+    /// One append holds more than a chunk may.
+    #[error("source \"{source_id}\" appends {bytes} bytes at once, a chunk holds {bytes_max}")]
+    TooLarge {
+        /// The source.
+        source_id: SourceId,
+        /// Bytes of its frames.
+        bytes: usize,
+        /// Bytes that are taken, unless it is a single record.
+        bytes_max: usize,
+    },
+}
+
+/// A gap in a stream: `expected` should follow and does not. For messages.
+pub(super) fn gap(stream: &SourceId, expected: Seq) -> String {
+    format!("record {expected} of source \"{stream}\"")
+}

@@ -1,0 +1,281 @@
+//! Opening: the lock, the checks before SQLite sees a byte, the pragmas, and the table of start-up cases.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
+
+use super::config::{Durability, JournalConfig};
+use super::error::JournalError;
+use super::schema;
+use super::wal::{self, WalCheck};
+use crate::limits::{WAL_CHECKPOINT_PAGES, WAL_EXTENT_BYTES};
+use crate::record::id::{AgentId, Epoch};
+
+/// The database file in the data directory.
+pub(super) const DATABASE_NAME: &str = "journal.db";
+const LOCK_NAME: &str = "agent.lock";
+pub(super) const PAGE_BYTES: usize = 4096;
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// What an opening found. The cases that refuse are errors: [`JournalError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartCase {
+    /// There was no journal.
+    New,
+    /// The last run closed it.
+    Clean,
+    /// The last run did not; at most one commit that nobody was told about is gone.
+    Unclean,
+    /// The high-water file knows more records than the journal: the files were taken back in time.
+    GoneBack,
+}
+
+impl StartCase {
+    /// The word in logs and status.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Clean => "clean",
+            Self::Unclean => "unclean",
+            Self::GoneBack => "gone_back",
+        }
+    }
+}
+
+/// Holds the data directory for one agent. Dropping it lets it go.
+#[derive(Debug)]
+pub(super) struct DirectoryLock {
+    _file: File,
+}
+
+/// An opened database, checked and migrated.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    pub(super) case: StartCase,
+    pub(super) epoch: Epoch,
+    pub(super) agent: AgentId,
+}
+
+/// Makes the data directory where it is missing and takes it for this process.
+pub(super) fn lock_directory(directory: &Path) -> Result<DirectoryLock, JournalError> {
+    let refused = |source| JournalError::DataDirectory { path: directory.to_owned(), source };
+    fs::create_dir_all(directory).map_err(refused)?;
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(directory.join(LOCK_NAME))
+        .map_err(refused)?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut pid = String::new();
+            // The number is a help only; without it the message still says what is wrong.
+            let _unread = file.take(32).read_to_string(&mut pid);
+            let pid = pid.trim();
+            let pid = if pid.is_empty() { "unknown" } else { pid }.to_owned();
+            return Err(JournalError::Locked { path: directory.to_owned(), pid });
+        }
+        Err(errno) => return Err(refused(errno.into())),
+    }
+    file.set_len(0).map_err(refused)?;
+    file.rewind().map_err(refused)?;
+    writeln!(file, "{}", std::process::id()).map_err(refused)?;
+    Ok(DirectoryLock { _file: file })
+}
+
+/// Opens or makes the database.
+///
+/// 1. a file that is no SQLite database is foreign; one of another application too;
+/// 2. the WAL's checksum chain is read: damage in front of acknowledged commits is an error;
+/// 3. SQLite opens the file, recovers the WAL, and gets its pragmas;
+/// 4. a newer schema is refused before anything is written; an older one is migrated;
+/// 5. the start is counted and the epoch drawn, in one durable transaction.
+pub(super) fn open_database(
+    directory: &Path,
+    config: &JournalConfig,
+    agent: Option<&AgentId>,
+    host: &AgentId,
+) -> Result<Opened, JournalError> {
+    let path = directory.join(DATABASE_NAME);
+    let wal_path = wal_path(&path);
+    let is_new = !holds_database(&path)?;
+    let read_wal = wal::check(&wal_path).map_err(|source| JournalError::File {
+        path: wal_path.clone(),
+        doing: "read",
+        source,
+    })?;
+    let case = match read_wal {
+        _ if is_new => StartCase::New,
+        WalCheck::Damaged { frame, commits_behind } => {
+            return Err(JournalError::WalDamaged { path: wal_path, frame, commits_behind });
+        }
+        WalCheck::Empty => StartCase::Clean,
+        WalCheck::Good { frames: _ } => StartCase::Unclean,
+    };
+    refuse_foreign(&path, is_new)?;
+    let mut connection = connect(&path, config.durability)?;
+    let found = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(|source| JournalError::sqlite(&path, "reading the schema", source))?;
+    if found < schema::version() {
+        schema::migrate(&mut connection, &path, found)?;
+    }
+    let (agent, epoch) = begin_epoch(&mut connection, &path, directory, agent, host)?;
+    wal::extend(&wal_path, WAL_EXTENT_BYTES).map_err(|source| JournalError::File {
+        path: wal_path,
+        doing: "extend",
+        source,
+    })?;
+    Ok(Opened { connection, case, epoch, agent })
+}
+
+/// The writer's connection with every pragma that matters, explicitly.
+pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection, JournalError> {
+    let failed = |source| JournalError::sqlite(path, "opening", source);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    #[expect(clippy::disallowed_methods, reason = "this is the place that sets the pragmas")]
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    let synchronous = match durability {
+        Durability::Full => "FULL",
+        Durability::Relaxed => "NORMAL",
+    };
+    let page_bytes = PAGE_BYTES.to_string();
+    let checkpoint = WAL_CHECKPOINT_PAGES.to_string();
+    let pragmas = [
+        ("page_size", page_bytes.as_str()),
+        ("auto_vacuum", "NONE"),
+        ("journal_mode", "WAL"),
+        ("synchronous", synchronous),
+        ("wal_autocheckpoint", &checkpoint),
+        ("journal_size_limit", "-1"),
+        ("mmap_size", "0"),
+        ("cache_size", "-2048"),
+        ("temp_store", "MEMORY"),
+        ("foreign_keys", "OFF"),
+        ("trusted_schema", "OFF"),
+    ];
+    for (name, value) in pragmas {
+        connection.pragma_update(None, name, value).map_err(failed)?;
+    }
+    connection.set_prepared_statement_cache_capacity(32);
+    Ok(connection)
+}
+
+/// A connection that only reads.
+pub(super) fn connect_reader(path: &Path) -> Result<Connection, JournalError> {
+    let failed = |source| JournalError::sqlite(path, "opening", source);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    #[expect(clippy::disallowed_methods, reason = "this is the place that sets the pragmas")]
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
+    for (name, value) in [("mmap_size", "0"), ("cache_size", "-256"), ("query_only", "ON")] {
+        connection.pragma_update(None, name, value).map_err(failed)?;
+    }
+    Ok(connection)
+}
+
+/// The name that SQLite gives the WAL of this database.
+pub(super) fn wal_path(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}
+
+/// Whether there is a database; an empty file is none.
+fn holds_database(path: &Path) -> Result<bool, JournalError> {
+    let failed = |source| JournalError::File { path: path.to_owned(), doing: "read", source };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut magic = Vec::new();
+    file.take(SQLITE_MAGIC.len() as u64).read_to_end(&mut magic).map_err(failed)?;
+    match magic.as_slice() {
+        [] => Ok(false),
+        magic if magic == SQLITE_MAGIC => Ok(true),
+        _ => Err(JournalError::Foreign { path: path.to_owned() }),
+    }
+}
+
+/// Looks at the marks of an existing database through a connection that cannot write.
+fn refuse_foreign(path: &Path, is_new: bool) -> Result<(), JournalError> {
+    if is_new {
+        return Ok(());
+    }
+    let failed = |source| JournalError::sqlite(path, "reading the schema", source);
+    let connection = connect_reader(path)?;
+    let pragma = |name| -> Result<i64, JournalError> {
+        connection.pragma_query_value(None, name, |row| row.get(0)).map_err(failed)
+    };
+    let (application, version) = (pragma("application_id")?, pragma("user_version")?);
+    // The first transaction of a new journal may not have come through: then there are no tables yet.
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(failed)?;
+    if application != schema::APPLICATION_ID && !(application == 0 && tables == 0) {
+        return Err(JournalError::Foreign { path: path.to_owned() });
+    }
+    if version > schema::version() {
+        let (path, known) = (path.to_owned(), schema::version());
+        return Err(JournalError::NewerSchema { path, found: version, known });
+    }
+    Ok(())
+}
+
+/// Counts this start and draws its epoch; fixes whose journal this is.
+fn begin_epoch(
+    connection: &mut Connection,
+    path: &Path,
+    directory: &Path,
+    agent: Option<&AgentId>,
+    host: &AgentId,
+) -> Result<(AgentId, Epoch), JournalError> {
+    let failed = |source| JournalError::sqlite(path, "counting the start", source);
+    let transaction = connection.transaction().map_err(failed)?;
+    let stored = |key: &str| -> Result<Option<String>, JournalError> {
+        transaction
+            .query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0))
+            .optional()
+            .map_err(failed)
+    };
+    let starts = stored("starts")?.and_then(|text| text.parse::<u64>().ok()).unwrap_or(0) + 1;
+    let stored_agent = stored("agent")?.and_then(|text| text.parse::<AgentId>().ok());
+    let agent = match (stored_agent, agent) {
+        (Some(stored), Some(configured)) if stored != *configured => {
+            let (path, configured) = (directory.to_owned(), configured.clone());
+            return Err(JournalError::OtherAgent { path, stored, configured });
+        }
+        (Some(stored), _) => stored,
+        (None, Some(configured)) => configured.clone(),
+        (None, None) => host.clone(),
+    };
+    let put = "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2";
+    transaction.execute(put, ["starts", &starts.to_string()]).map_err(failed)?;
+    transaction.execute(put, ["agent", agent.as_str()]).map_err(failed)?;
+    transaction.commit().map_err(failed)?;
+    let mut drawn = [0; 4];
+    getrandom::fill(&mut drawn).map_err(|error| JournalError::File {
+        path: "/dev/urandom".into(),
+        doing: "read",
+        source: std::io::Error::other(error),
+    })?;
+    Ok((agent, Epoch::new(starts, u32::from_le_bytes(drawn))))
+}
+
+/// The host's boot id; zeros where there is none.
+pub(super) fn boot_id() -> [u8; 16] {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).map(u128::to_be_bytes).unwrap_or_default()
+}

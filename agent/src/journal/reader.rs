@@ -1,0 +1,317 @@
+//! Reading: a few read-only connections, and the newest chunks in memory.
+//!
+//! A query reads a few rows and is done with before anything is sent anywhere, so that no read transaction lasts.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use rusqlite::Connection;
+
+use super::chunk::{Decoder, Kind};
+use super::error::{JournalError, gap};
+use super::lanes::{LaneJournal, StoredBatch};
+use super::open::connect_reader;
+use super::state::{chunk_key, part_key};
+use super::writer::Published;
+use crate::limits::{HOT_TAIL_BYTES_MAX, READ_CHUNKS_MAX, READERS_MAX};
+use crate::record::batch::{BlockReader, FrameBlock, ReadError};
+use crate::record::id::{BatchNumber, LaneNumber, Seq, SourceId, StreamNumber};
+
+/// Bytes of frames after which a read takes no further chunk.
+const READ_BYTES: usize = 512 * 1024;
+
+/// The newest chunks of all streams, up to [`HOT_TAIL_BYTES_MAX`], so that a lane that keeps up reads nothing from disk.
+#[derive(Debug, Default)]
+pub(super) struct HotTail(Mutex<Hot>);
+
+#[derive(Debug, Default)]
+struct Hot {
+    streams: HashMap<StreamNumber, VecDeque<FrameBlock>>,
+    // In the order of their commits, so that the oldest goes first whatever its stream.
+    order: VecDeque<StreamNumber>,
+    bytes: usize,
+}
+
+impl HotTail {
+    pub(super) fn push(&self, stream: StreamNumber, block: FrameBlock) {
+        let mut hot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        hot.bytes += block.bytes.len();
+        hot.streams.entry(stream).or_default().push_back(block);
+        hot.order.push_back(stream);
+        while hot.bytes > HOT_TAIL_BYTES_MAX {
+            let Some(oldest) = hot.order.pop_front() else { break };
+            let gone = hot.streams.get_mut(&oldest).and_then(VecDeque::pop_front);
+            hot.bytes -= gone.map_or(0, |block| block.bytes.len());
+        }
+    }
+
+    /// Chunks from the one that holds `from`, if that is here.
+    fn read(&self, stream: StreamNumber, from: Seq) -> Option<Vec<FrameBlock>> {
+        let hot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let blocks = hot.streams.get(&stream)?;
+        let (first, last) = (blocks.front()?, blocks.back()?);
+        if from < first.first_seq || from >= last.first_seq.plus(u64::from(last.count)) {
+            return None;
+        }
+        let holds = blocks.partition_point(|block| block.first_seq <= from) - 1;
+        let mut bytes = 0;
+        let few = blocks.range(holds..).take_while(|block| {
+            let takes = bytes < READ_BYTES;
+            bytes += block.bytes.len();
+            takes
+        });
+        Some(few.cloned().collect())
+    }
+}
+
+/// Connections that read.
+pub(super) struct Readers {
+    path: PathBuf,
+    published: Arc<Published>,
+    pool: Mutex<Pool>,
+    returned: Condvar,
+}
+
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Reader>,
+    open: usize,
+}
+
+struct Reader {
+    connection: Connection,
+    decoder: Decoder,
+}
+
+impl std::fmt::Debug for Readers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Readers").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Readers {
+    pub(super) fn new(path: PathBuf, published: Arc<Published>) -> Self {
+        Self { path, published, pool: Mutex::default(), returned: Condvar::new() }
+    }
+
+    /// Closes the idle connections, so that the writer's is the last one.
+    pub(super) fn close(&self) {
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.open -= pool.idle.len();
+        pool.idle.clear();
+    }
+
+    fn with<T>(
+        &self,
+        read: impl FnOnce(&mut Reader) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
+        let mut reader = self.take()?;
+        let result = read(&mut reader);
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.idle.push(reader);
+        self.returned.notify_one();
+        result
+    }
+
+    fn take(&self) -> Result<Reader, JournalError> {
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(reader) = pool.idle.pop() {
+                return Ok(reader);
+            }
+            if pool.open < READERS_MAX {
+                let connection = connect_reader(&self.path)?;
+                pool.open += 1;
+                return Ok(Reader { connection, decoder: Decoder::new() });
+            }
+            pool = self.returned.wait(pool).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn chunks(
+        &self,
+        stream: StreamNumber,
+        source: &SourceId,
+        from: Seq,
+    ) -> Result<Vec<FrameBlock>, JournalError> {
+        if let Some(blocks) = self.published.hot.read(stream, from) {
+            return Ok(blocks);
+        }
+        let blocks = self.with(|reader| {
+            // Usually `from` begins a chunk; where it does not, the chunk before holds it.
+            let blocks = self.query_chunks(reader, stream, source, from)?;
+            if blocks.first().is_some_and(|block| block.first_seq == from) {
+                return Ok(blocks);
+            }
+            let query = "SELECT max(key) FROM chunks WHERE key BETWEEN ?1 AND ?2";
+            let keys = [chunk_key(stream, Seq(0)), chunk_key(stream, from)];
+            let holds: Option<i64> = reader
+                .connection
+                .query_row(query, keys, |row| row.get(0))
+                .map_err(|error| JournalError::sqlite(&self.path, "reading", error))?;
+            match holds {
+                Some(key) => self.query_chunks(reader, stream, source, super::state::key_seq(key)),
+                None => Ok(Vec::new()),
+            }
+        })?;
+        let holds = |block: &FrameBlock| {
+            block.first_seq <= from && from < block.first_seq.plus(u64::from(block.count))
+        };
+        if blocks.first().is_some_and(holds) {
+            Ok(blocks)
+        } else {
+            Err(JournalError::Missing { path: self.path.clone(), what: gap(source, from) })
+        }
+    }
+
+    fn query_chunks(
+        &self,
+        reader: &mut Reader,
+        stream: StreamNumber,
+        source: &SourceId,
+        from: Seq,
+    ) -> Result<Vec<FrameBlock>, JournalError> {
+        let failed = |error| JournalError::sqlite(&self.path, "reading", error);
+        let to = chunk_key(StreamNumber(stream.0 + 1), Seq(0));
+        let limit = i64::try_from(READ_CHUNKS_MAX).expect("a handful");
+        let mut statement = reader
+            .connection
+            .prepare_cached(
+                "SELECT key, data FROM chunks WHERE key >= ?1 AND key < ?2 ORDER BY key LIMIT ?3",
+            )
+            .map_err(failed)?;
+        let mut rows = statement.query([chunk_key(stream, from), to, limit]).map_err(failed)?;
+        let (mut blocks, mut bytes) = (Vec::new(), 0);
+        while bytes < READ_BYTES {
+            let Some(row) = rows.next().map_err(failed)? else { break };
+            let seq = super::state::key_seq(row.get(0).map_err(failed)?);
+            let data = row.get_ref(1).and_then(|data| Ok(data.as_blob()?)).map_err(failed)?;
+            let damaged = |error| JournalError::ChunkDamaged {
+                path: self.path.clone(),
+                what: format!("the chunk with {}", gap(source, seq)),
+                source: error,
+            };
+            let (header, block) = reader.decoder.frames(data).map_err(damaged)?;
+            if header.label.kind != (Kind::Chunk { stream: stream.0 }) || block.first_seq != seq {
+                return Err(damaged(super::error::ChunkError::Field("key")));
+            }
+            bytes += block.bytes.len();
+            blocks.push(block);
+        }
+        Ok(blocks)
+    }
+
+    fn part(
+        &self,
+        lane: LaneNumber,
+        batch: BatchNumber,
+        part: u64,
+    ) -> Result<FrameBlock, JournalError> {
+        let what = || format!("part {part} of batch {batch} of lane number {lane}");
+        self.with(|reader| {
+            let key = part_key(lane, batch, part);
+            let decoder = &mut reader.decoder;
+            let result = reader
+                .connection
+                .prepare_cached("SELECT data FROM batch_parts WHERE key = ?1")
+                .and_then(|mut statement| {
+                    statement.query_row([key], |row| Ok(decoder.frames(row.get_ref(0)?.as_blob()?)))
+                });
+            match result {
+                Ok(Ok((_, block))) => Ok(block),
+                Ok(Err(source)) => {
+                    let (path, what) = (self.path.clone(), what());
+                    Err(JournalError::ChunkDamaged { path, what, source })
+                }
+                Err(rusqlite::Error::QueryReturnedNoRows) => {
+                    Err(JournalError::Missing { path: self.path.clone(), what: what() })
+                }
+                Err(error) => Err(JournalError::sqlite(&self.path, "reading", error)),
+            }
+        })
+    }
+}
+
+impl LaneJournal {
+    /// Reads records from `from` on: the chunk that holds it and perhaps some behind. Blocks.
+    ///
+    /// # Errors
+    /// When the record is not there, or its chunk is damaged.
+    pub fn read(&self, from: Seq) -> Result<Vec<FrameBlock>, JournalError> {
+        self.readers.chunks(self.stream, &self.source, from)
+    }
+
+    /// Reads what a sealed batch sends, from front to back. Its calls block.
+    #[must_use]
+    pub fn open_batch(&self, batch: &StoredBatch) -> Box<dyn BlockReader> {
+        if batch.parts == 0 {
+            let (next, last) = (batch.first_seq, batch.last_seq);
+            Box::new(RangeReader { lane: self.clone(), next, last, blocks: VecDeque::new() })
+        } else {
+            let (number, parts) = (batch.number, batch.parts);
+            Box::new(PartsReader { lane: self.clone(), batch: number, parts, next: 0 })
+        }
+    }
+}
+
+/// Reads a range of the stream as the content of a batch.
+struct RangeReader {
+    lane: LaneJournal,
+    next: Seq,
+    last: Seq,
+    blocks: VecDeque<FrameBlock>,
+}
+
+impl BlockReader for RangeReader {
+    fn next_block(&mut self) -> Result<Option<FrameBlock>, ReadError> {
+        if self.next > self.last {
+            return Ok(None);
+        }
+        if self.blocks.is_empty() {
+            self.blocks = self.lane.read(self.next)?.into();
+        }
+        let Some(block) = self.blocks.pop_front() else { return Ok(None) };
+        let block = cut(block, self.next, self.last);
+        self.next = self.next.plus(u64::from(block.take));
+        Ok(Some(block))
+    }
+}
+
+/// Leaves of a chunk what lies between two records, of which it holds at least the first.
+pub fn cut(mut block: FrameBlock, first: Seq, last: Seq) -> FrameBlock {
+    let skip = first.0 - block.first_seq.0;
+    let wanted = (last.0 + 1 - first.0).min(u64::from(block.count) - skip);
+    block.skip = u32::try_from(skip).expect("less than the chunk holds");
+    block.take = u32::try_from(wanted).expect("no more than the chunk holds");
+    block
+}
+
+/// Reads the stored parts of a batch.
+struct PartsReader {
+    lane: LaneJournal,
+    batch: BatchNumber,
+    parts: u64,
+    next: u64,
+}
+
+impl BlockReader for PartsReader {
+    fn next_block(&mut self) -> Result<Option<FrameBlock>, ReadError> {
+        if self.next == self.parts {
+            return Ok(None);
+        }
+        let block = self.lane.readers.part(self.lane.number, self.batch, self.next)?;
+        self.next += 1;
+        Ok(Some(block))
+    }
+}
+
+impl Readers {
+    pub(super) fn compiled_digest(&self, key: &str) -> Result<Option<[u8; 32]>, JournalError> {
+        self.with(|reader| {
+            let query = "SELECT sha256 FROM compiled WHERE key = ?1";
+            super::state::value(&reader.connection, query, [key])
+                .map_err(|error| JournalError::sqlite(&self.path, "reading a digest", error))
+        })
+    }
+}

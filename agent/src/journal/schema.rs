@@ -1,0 +1,144 @@
+//! Tables and migrations. `user_version` is the schema's number; `application_id` marks the file as ours.
+
+use std::path::Path;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::error::JournalError;
+
+/// `WAYS`, big-endian, in the header of the database file.
+pub(super) const APPLICATION_ID: i64 = 0x5741_5953;
+
+/// The steps from one schema to the next. Never changed once released, only added to.
+const MIGRATIONS: &[&str] = &[
+    // 1
+    "
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+    CREATE TABLE streams (
+        number INTEGER PRIMARY KEY,
+        source TEXT NOT NULL UNIQUE,
+        -- every position set by a record up to this seq stands in positions
+        positions_seq INTEGER NOT NULL DEFAULT 0
+    );
+
+    -- key: stream number << 47 | first seq; data: chunk.rs
+    CREATE TABLE chunks (key INTEGER PRIMARY KEY, data BLOB NOT NULL);
+
+    -- the checkpoint of what the chunks hold; seq: the last record when it was set
+    CREATE TABLE positions (
+        stream INTEGER NOT NULL,
+        key TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        value BLOB,
+        PRIMARY KEY (stream, key)
+    ) WITHOUT ROWID;
+
+    CREATE TABLE lanes (
+        number INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        stream INTEGER NOT NULL,
+        pipeline TEXT NOT NULL,
+        sink TEXT NOT NULL,
+        dropped_at INTEGER,
+        start_seq INTEGER NOT NULL,
+        sealed_seq INTEGER NOT NULL,
+        next_batch INTEGER NOT NULL DEFAULT 1,
+        delivered INTEGER NOT NULL DEFAULT 0,
+        dropped INTEGER NOT NULL DEFAULT 0,
+        dead_lettered INTEGER NOT NULL DEFAULT 0,
+        lost INTEGER NOT NULL DEFAULT 0,
+        not_taken INTEGER NOT NULL DEFAULT 0,
+        outputs_delivered INTEGER NOT NULL DEFAULT 0
+    );
+
+    -- sealed and not yet acked; parts = 0: the range of the stream itself is the content
+    CREATE TABLE batches (
+        lane INTEGER NOT NULL,
+        number INTEGER NOT NULL,
+        suffix TEXT NOT NULL DEFAULT '',
+        epoch TEXT NOT NULL,
+        first_seq INTEGER NOT NULL,
+        last_seq INTEGER NOT NULL,
+        sealed_at INTEGER NOT NULL,
+        inputs INTEGER NOT NULL,
+        records INTEGER NOT NULL,
+        parts INTEGER NOT NULL,
+        sha256 BLOB NOT NULL,
+        fixed TEXT NOT NULL,
+        PRIMARY KEY (lane, number, suffix)
+    ) WITHOUT ROWID;
+
+    -- key: lane << 50 | batch << 14 | part; data: chunk.rs
+    CREATE TABLE batch_parts (key INTEGER PRIMARY KEY, data BLOB NOT NULL);
+
+    CREATE TABLE plugin_state (
+        lane INTEGER NOT NULL,
+        component TEXT NOT NULL,
+        key TEXT NOT NULL,
+        value BLOB NOT NULL,
+        PRIMARY KEY (lane, component, key)
+    ) WITHOUT ROWID;
+
+    -- the digest of each file that our own compiler made
+    CREATE TABLE compiled (key TEXT PRIMARY KEY, sha256 BLOB NOT NULL) WITHOUT ROWID;
+
+    CREATE TABLE dead_letters (
+        id INTEGER PRIMARY KEY,
+        stage TEXT NOT NULL,
+        source TEXT NOT NULL,
+        lane INTEGER,
+        batch TEXT,
+        record TEXT,
+        seq INTEGER,
+        plugin_sha256 BLOB,
+        class TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        attempts INTEGER NOT NULL,
+        first_at INTEGER NOT NULL,
+        last_at INTEGER NOT NULL,
+        time INTEGER NOT NULL,
+        subject TEXT NOT NULL,
+        headers BLOB NOT NULL,
+        payload BLOB NOT NULL,
+        -- of the record, where the payload is only its beginning
+        size_bytes INTEGER NOT NULL,
+        place TEXT,
+        disposition TEXT,
+        note TEXT
+    );
+
+    CREATE TABLE losses (
+        id INTEGER PRIMARY KEY,
+        stream INTEGER NOT NULL,
+        lane INTEGER,
+        first_seq INTEGER NOT NULL,
+        last_seq INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        why TEXT NOT NULL
+    );
+    ",
+];
+
+/// The schema of this agent.
+pub(super) fn version() -> i64 {
+    i64::try_from(MIGRATIONS.len()).expect("a handful of migrations")
+}
+
+/// Brings a database from `found` to our schema, in one transaction.
+pub(super) fn migrate(
+    connection: &mut Connection,
+    path: &Path,
+    found: i64,
+) -> Result<(), JournalError> {
+    let failed = |source| JournalError::sqlite(path, "making the tables", source);
+    let done = usize::try_from(found).unwrap_or(0);
+    let transaction =
+        connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    for step in &MIGRATIONS[done..] {
+        transaction.execute_batch(step).map_err(failed)?;
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
+    transaction.pragma_update(None, "user_version", version()).map_err(failed)?;
+    transaction.commit().map_err(failed)
+}

@@ -1,0 +1,385 @@
+//! The single writer: one thread, one connection, group commit. *When is data safe?* Here, after `COMMIT`.
+//!
+//! 1. Take operations from a bounded queue until it is empty or the transaction is full.
+//! 2. Apply them in one IMMEDIATE transaction; records of one stream become as few chunks as fit.
+//! 3. COMMIT, which syncs.
+//! 4. Only then answer whoever waits, and publish the new heads to the lanes.
+//!
+//! When anything of a group fails, nothing of it is acknowledged, the state is read anew, and the sessions of all streams and
+//! lanes in it end: what was queued behind a failed append must not become durable without it.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use super::appender::{Append, SharedError};
+use super::apply::Group;
+use super::chunk::Encoder;
+use super::error::JournalError;
+use super::high_water::HighWater;
+use super::lanes::{AckOperation, LaneSpec, OpenedLane, PartOperation, SealOperation};
+use super::reader::HotTail;
+use super::snapshot::Snapshot;
+use super::state::State;
+use crate::clock::{Monotonic, SharedClock, Timestamp};
+use crate::limits::{
+    ACK_DELAY_MS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_OPERATIONS_MAX, WRITER_QUEUE_BYTES_MAX,
+    WRITER_QUEUE_OPERATIONS_MAX,
+};
+use crate::record::id::{Epoch, LaneNumber, Seq, SourceId, StreamNumber};
+
+/// How often the high-water file and the snapshot are renewed, at most.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
+/// Waits after a failed group, so that a full disk is not asked a thousand times a second.
+const FAILURE_PAUSE: Duration = Duration::from_millis(100);
+
+type Reply<T> = oneshot::Sender<Result<T, JournalError>>;
+
+/// An append on its way through the queue.
+#[derive(Debug)]
+pub(super) struct AppendOperation {
+    pub(super) stream: StreamNumber,
+    pub(super) session: u64,
+    pub(super) append: Append,
+    pub(super) wall: Timestamp,
+    pub(super) monotonic: Monotonic,
+    pub(super) reply: Reply<()>,
+}
+
+/// What an opened stream tells its appender.
+#[derive(Debug)]
+pub(super) struct OpenedStream {
+    pub(super) number: StreamNumber,
+    pub(super) session: u64,
+    pub(super) positions: std::collections::BTreeMap<String, Vec<u8>>,
+}
+
+/// Everything that changes the journal.
+#[derive(Debug)]
+pub(super) enum Operation {
+    Append(AppendOperation),
+    OpenStream { source: SourceId, reply: Reply<OpenedStream> },
+    OpenLane { spec: LaneSpec, reply: Reply<OpenedLane> },
+    Part(PartOperation),
+    DiscardParts { lane: LaneNumber, session: u64 },
+    Seal(Box<SealOperation>),
+    Ack(AckOperation),
+    PutCompiled { key: String, sha256: [u8; 32], reply: Reply<()> },
+    Stop { reply: Reply<()> },
+}
+
+impl Operation {
+    /// Whether it may wait for a transaction that something else needs.
+    fn can_wait(&self) -> bool {
+        matches!(self, Self::Ack(_))
+    }
+}
+
+/// What the writer tells everybody else.
+pub(super) struct Published {
+    pub(super) hot: HotTail,
+    pub(super) heads: std::sync::Mutex<HashMap<StreamNumber, watch::Sender<Seq>>>,
+    pub(super) snapshot: watch::Sender<Arc<Snapshot>>,
+}
+
+impl fmt::Debug for Published {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Published").finish_non_exhaustive()
+    }
+}
+
+impl Published {
+    /// The head of a stream, now and later.
+    pub(super) fn head(&self, stream: StreamNumber) -> watch::Receiver<Seq> {
+        let mut heads = self.heads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        heads.entry(stream).or_insert_with(|| watch::channel(Seq(0)).0).subscribe()
+    }
+
+    fn publish_head(&self, stream: StreamNumber, head: Seq) {
+        let mut heads = self.heads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let sender = heads.entry(stream).or_insert_with(|| watch::channel(Seq(0)).0);
+        sender.send_replace(head);
+    }
+}
+
+struct Queued {
+    operation: Operation,
+    bytes: usize,
+    _room: OwnedSemaphorePermit,
+}
+
+/// The way to the writer. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct WriterHandle {
+    queue: mpsc::Sender<Queued>,
+    room: Arc<Semaphore>,
+}
+
+impl fmt::Debug for Queued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.operation.fmt(f)
+    }
+}
+
+impl WriterHandle {
+    /// Queues an operation that holds `bytes`, waiting for room.
+    pub(super) async fn send(
+        &self,
+        operation: Operation,
+        bytes: usize,
+    ) -> Result<(), JournalError> {
+        // In KiB, so that the count fits; the largest record takes all the room there is.
+        let kibibytes = (bytes / 1024 + 1).min(WRITER_QUEUE_BYTES_MAX / 1024);
+        let kibibytes = u32::try_from(kibibytes).expect("the queue is a few thousand KiB");
+        let room = Arc::clone(&self.room).acquire_many_owned(kibibytes).await;
+        let room = room.map_err(|_| JournalError::Closed)?;
+        let queued = Queued { operation, bytes, _room: room };
+        self.queue.send(queued).await.map_err(|_| JournalError::Closed)
+    }
+
+    /// Queues a small operation and waits for its answer, which comes after the commit.
+    pub(super) async fn ask<T>(
+        &self,
+        operation: impl FnOnce(Reply<T>) -> Operation,
+    ) -> Result<T, JournalError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(operation(reply), 0).await?;
+        answer.await.unwrap_or(Err(JournalError::Closed))
+    }
+}
+
+/// Everything the writer thread owns.
+pub(super) struct Writer {
+    /// `None` only while a transaction borrows it.
+    pub(super) connection: Option<Connection>,
+    pub(super) path: PathBuf,
+    pub(super) state: State,
+    pub(super) sessions: HashMap<Session, u64>,
+    pub(super) encoder: Encoder,
+    pub(super) epoch: Epoch,
+    pub(super) boot: [u8; 16],
+    pub(super) clock: SharedClock,
+    pub(super) published: Arc<Published>,
+    pub(super) commit_interval: Duration,
+    pub(super) commits: u64,
+    pub(super) high_water: HighWater,
+    pub(super) last_commit: Monotonic,
+    pub(super) last_housekeeping: Option<Monotonic>,
+    pub(super) dirty: bool,
+}
+
+/// Whose operations end together when one fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Session {
+    Stream(StreamNumber),
+    Lane(LaneNumber),
+}
+
+/// A queue to a writer that is yet to be started.
+pub(super) fn queue() -> (WriterHandle, WriterQueue) {
+    let (sender, receiver) = mpsc::channel(WRITER_QUEUE_OPERATIONS_MAX);
+    let room = Arc::new(Semaphore::new(WRITER_QUEUE_BYTES_MAX / 1024));
+    (WriterHandle { queue: sender, room }, WriterQueue(receiver))
+}
+
+/// The writer's end of the queue.
+pub(super) struct WriterQueue(mpsc::Receiver<Queued>);
+
+impl Writer {
+    /// Runs until it is told to stop or all handles are gone; then the WAL is checkpointed and the database closed.
+    pub(super) fn run(mut self, mut queue: WriterQueue) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let Ok(runtime) = runtime else {
+            tracing::error!("Journal writer has no timer, the journal is closed");
+            return;
+        };
+        for stream in self.state.streams.keys() {
+            self.published.publish_head(*stream, self.head(*stream));
+        }
+        let mut stop = None;
+        while stop.is_none() {
+            let operations = runtime.block_on(collect(&mut queue.0, &self));
+            let Some(operations) = operations else { break };
+            self.wait_for_interval();
+            stop = self.commit_group(operations);
+            self.housekeeping(queue.0.is_empty());
+        }
+        queue.0.close();
+        // Whoever still waits in the queue hears that the journal is closed.
+        drop(queue);
+        let closed = self.close();
+        if let Some(reply) = stop {
+            // The one who asked may have given up waiting.
+            let _unheard = reply.send(closed);
+        }
+    }
+
+    pub(super) fn head(&self, stream: StreamNumber) -> Seq {
+        self.state.streams.get(&stream).map_or(Seq(0), |stream| Seq(stream.next_seq.0 - 1))
+    }
+
+    /// `journal.commit_interval`: the wear knob.
+    fn wait_for_interval(&self) {
+        let since = self.clock.monotonic().since(self.last_commit);
+        if let Some(wait) = self.commit_interval.checked_sub(since) {
+            std::thread::sleep(wait);
+        }
+    }
+
+    /// Applies and commits; answers everybody; returns the reply of a stop.
+    fn commit_group(&mut self, operations: Vec<Operation>) -> Option<Reply<()>> {
+        let mut group = Group::default();
+        let mut stop = None;
+        let mut rest = VecDeque::with_capacity(operations.len());
+        for operation in operations {
+            match operation {
+                Operation::Stop { reply } => stop = Some(reply),
+                operation => rest.push_back(operation),
+            }
+        }
+        let has_work = !rest.is_empty() || self.state.streams.values().any(|s| s.deletes_left);
+        if !has_work {
+            return stop;
+        }
+        // Taken out for the transaction, so that the rest of the writer can be changed along with it.
+        let Some(mut connection) = self.connection.take() else { return stop };
+        let result = self.transact(&mut connection, &mut group, &mut rest);
+        self.connection = Some(connection);
+        self.last_commit = self.clock.monotonic();
+        match result {
+            Ok(()) => {
+                self.commits += 1;
+                self.dirty = true;
+                for (stream, block) in group.committed_chunks() {
+                    self.published.hot.push(stream, block);
+                }
+                for stream in group.appended_streams() {
+                    self.published.publish_head(stream, self.head(stream));
+                }
+                group.answer_all();
+            }
+            Err(error) => self.group_failed(group, rest, error),
+        }
+        stop
+    }
+
+    fn transact(
+        &mut self,
+        connection: &mut Connection,
+        group: &mut Group,
+        rest: &mut VecDeque<Operation>,
+    ) -> Result<(), JournalError> {
+        let path = self.path.clone();
+        let failed = |source| JournalError::sqlite(&path, "committing", source);
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        while let Some(operation) = rest.pop_front() {
+            self.apply(&transaction, group, operation)?;
+        }
+        self.finish(&transaction, group)?;
+        transaction.commit().map_err(failed)
+    }
+
+    /// Nothing of the group is believed: the state is what the database says, and the sessions of the group end.
+    fn group_failed(&mut self, group: Group, rest: VecDeque<Operation>, error: JournalError) {
+        let error: SharedError = Arc::new(error);
+        tracing::error!(
+            error = %crate::error_chain::Chain(&*error),
+            operations = group.len() + rest.len(),
+            "Journal commit failed, nothing of it is acknowledged"
+        );
+        for session in group.sessions() {
+            *self.sessions.entry(session).or_default() += 1;
+        }
+        for operation in &rest {
+            if let Some(session) = session_of(operation) {
+                *self.sessions.entry(session).or_default() += 1;
+            }
+        }
+        group.refuse_all(&error);
+        for operation in rest {
+            super::apply::refuse(operation, JournalError::Group(Arc::clone(&error)));
+        }
+        let loaded = self.connection.as_ref().map(|connection| State::load(connection, &self.path));
+        match loaded {
+            Some(Ok(state)) => self.state = state,
+            // Cursors of the failed group stay in memory; every session that could use them has ended.
+            Some(Err(error)) => {
+                tracing::error!(error = %crate::error_chain::Chain(&error), "Journal cannot be read");
+            }
+            None => {}
+        }
+        std::thread::sleep(FAILURE_PAUSE);
+    }
+
+    /// Renews what others see of the journal: at once when there is nothing else to do, once a second under load.
+    fn housekeeping(&mut self, idle: bool) {
+        let now = self.clock.monotonic();
+        let due = self.last_housekeeping.is_none_or(|last| now.since(last) >= HOUSEKEEPING_EVERY);
+        if self.dirty && (idle || due) {
+            self.published.snapshot.send_replace(Arc::new(self.snapshot()));
+        }
+        if self.dirty && due {
+            self.last_housekeeping = Some(now);
+            self.high_water.write(&self.state);
+            self.dirty = false;
+        }
+    }
+
+    fn close(self) -> Result<(), JournalError> {
+        let failed = |source| JournalError::sqlite(&self.path, "closing", source);
+        self.high_water.write(&self.state);
+        let Some(connection) = self.connection else { return Ok(()) };
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed)?;
+        connection.close().map_err(|(_, source)| failed(source))
+    }
+}
+
+pub(super) fn session_of(operation: &Operation) -> Option<Session> {
+    match operation {
+        Operation::Append(append) => Some(Session::Stream(append.stream)),
+        Operation::Part(part) => Some(Session::Lane(part.lane)),
+        Operation::DiscardParts { lane, .. } => Some(Session::Lane(*lane)),
+        Operation::Seal(seal) => Some(Session::Lane(seal.lane)),
+        Operation::Ack(ack) => Some(Session::Lane(ack.lane)),
+        _ => None,
+    }
+}
+
+/// Takes what one transaction shall hold. Waits for something that cannot wait itself, or until the oldest that can has
+/// waited long enough. `None` when all handles are gone and nothing is left; an empty list when left-over work is due.
+async fn collect(queue: &mut mpsc::Receiver<Queued>, writer: &Writer) -> Option<Vec<Operation>> {
+    let mut operations = Vec::new();
+    let mut bytes = 0;
+    let mut urgent = writer.state.streams.values().any(|stream| stream.deletes_left);
+    let mut deadline = tokio::time::Instant::now() + Duration::from_millis(ACK_DELAY_MS_MAX);
+    while operations.len() < TRANSACTION_OPERATIONS_MAX && bytes < TRANSACTION_BYTES_MAX {
+        let next = if urgent {
+            match queue.try_recv() {
+                Ok(queued) => Some(queued),
+                Err(_) => break,
+            }
+        } else {
+            // With nothing in hand this is the pause for housekeeping.
+            match tokio::time::timeout_at(deadline, queue.recv()).await {
+                Ok(next) => next,
+                Err(_) => break,
+            }
+        };
+        let Some(queued) = next else {
+            return (!operations.is_empty()).then_some(operations);
+        };
+        if operations.is_empty() {
+            deadline = tokio::time::Instant::now() + Duration::from_millis(ACK_DELAY_MS_MAX);
+        }
+        urgent |= !queued.operation.can_wait();
+        bytes += queued.bytes;
+        operations.push(queued.operation);
+    }
+    Some(operations)
+}
