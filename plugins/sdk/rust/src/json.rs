@@ -1,0 +1,220 @@
+//! JSON in and out.
+//!
+//! [`Object`] changes some fields and leaves the others as they were written, in their order, digit for digit. For everything
+//! else there are [`parse`] and [`payload`] with types of your own.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::Outcome;
+
+/// Reads a payload into a type of your own.
+///
+/// # Errors
+/// A reason for [`Outcome::Reject`].
+pub fn parse<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(payload).map_err(|error| error.to_string())
+}
+
+/// The outcome that passes the record on with this value as its payload.
+#[must_use]
+pub fn payload<T: Serialize>(value: &T) -> Outcome {
+    match serde_json::to_vec(value) {
+        Ok(bytes) => Outcome::Payload(bytes),
+        Err(error) => Outcome::Reject(error.to_string()),
+    }
+}
+
+/// A JSON object whose fields are kept as they are written.
+#[derive(Debug, Clone, Default)]
+pub struct Object<'a> {
+    fields: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    length: usize,
+}
+
+impl<'a> Object<'a> {
+    /// Reads a payload that is one JSON object.
+    ///
+    /// # Errors
+    /// A reason for [`Outcome::Reject`].
+    pub fn parse(payload: &'a [u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(payload).map_err(|_| "not UTF-8".to_owned())?;
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let read = deserializer.deserialize_map(ObjectVisitor(payload.len()));
+        read.and_then(|object| deserializer.end().map(|()| object))
+            .map_err(|error| format!("no JSON object: {error}"))
+    }
+
+    /// The value of a field as JSON text.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.position(name).map(|at| &*self.fields[at].1)
+    }
+
+    /// The value of a field that is a string.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<Cow<'_, str>> {
+        let value = self.get(name)?;
+        let inner = value.strip_prefix('"')?.strip_suffix('"')?;
+        if inner.contains('\\') {
+            return serde_json::from_str(value).ok().map(Cow::Owned);
+        }
+        Some(Cow::Borrowed(inner))
+    }
+
+    /// The value of a field that is a number.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<f64> {
+        serde_json::from_str(self.get(name)?).ok()
+    }
+
+    /// Sets a field: where it stands, or at the end.
+    pub fn set<T: Serialize + ?Sized>(&mut self, name: &str, value: &T) {
+        self.replace(name, name, value);
+    }
+
+    /// Puts a field with another name and value in the place of `old`, or at the end.
+    pub fn replace<T: Serialize + ?Sized>(&mut self, old: &str, name: &str, value: &T) {
+        // A value that cannot be written, such as a map with keys that are no strings, becomes null rather than a trap.
+        let value = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
+        self.length += name.len() + value.len() + 4;
+        let at = self.position(old);
+        if old != name {
+            self.remove_other(name, at);
+        }
+        let field = (Cow::Owned(name.to_owned()), Cow::Owned(value));
+        match self.position(old) {
+            Some(at) => self.fields[at] = field,
+            None => self.fields.push(field),
+        }
+    }
+
+    /// Takes a field out.
+    pub fn remove(&mut self, name: &str) {
+        self.fields.retain(|(key, _)| key != name);
+    }
+
+    /// The object as JSON text, without white space between its fields.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.length + 2);
+        for (at, (name, value)) in self.fields.iter().enumerate() {
+            out.push(if at == 0 { b'{' } else { b',' });
+            write_name(&mut out, name);
+            out.push(b':');
+            out.extend_from_slice(value.as_bytes());
+        }
+        if self.fields.is_empty() {
+            out.push(b'{');
+        }
+        out.push(b'}');
+        out
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.fields.iter().position(|(key, _)| key == name)
+    }
+
+    fn remove_other(&mut self, name: &str, but: Option<usize>) {
+        let mut at = 0;
+        self.fields.retain(|(key, _)| {
+            at += 1;
+            key != name || but == Some(at - 1)
+        });
+    }
+}
+
+fn write_name(out: &mut Vec<u8>, name: &str) {
+    if name.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
+        out.extend_from_slice(serde_json::Value::from(name).to_string().as_bytes());
+        return;
+    }
+    out.push(b'"');
+    out.extend_from_slice(name.as_bytes());
+    out.push(b'"');
+}
+
+struct ObjectVisitor(usize);
+
+impl<'de> Visitor<'de> for ObjectVisitor {
+    type Value = Object<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Object<'de>, M::Error> {
+        let mut fields = Vec::with_capacity(16);
+        while let Some(Name(name)) = map.next_key()? {
+            let value: &RawValue = map.next_value()?;
+            fields.push((name, Cow::Borrowed(value.get())));
+        }
+        Ok(Object { fields, length: self.0 })
+    }
+}
+
+/// A field's name, borrowed unless it has escapes.
+struct Name<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameVisitor;
+
+        impl<'de> Visitor<'de> for NameVisitor {
+            type Value = Name<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a field name")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Owned(text.to_owned())))
+            }
+        }
+
+        deserializer.deserialize_str(NameVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_stay_as_they_are_written_and_where_they_stand() {
+        let text = br#" {"a": 1.50, "b\"\u00e9" : [1, {"x":2}], "n":12345678901234567890123, "c":null}"#;
+        let mut object = Object::parse(text).unwrap();
+        object.replace("a", "z", &2.5);
+        object.set("c", "new");
+        object.set("d", &true);
+        let out = String::from_utf8(object.to_bytes()).unwrap();
+        assert_eq!(
+            out,
+            r#"{"z":2.5,"b\"é":[1, {"x":2}],"n":12345678901234567890123,"c":"new","d":true}"#
+        );
+    }
+
+    #[test]
+    fn a_replacement_leaves_no_second_field_of_its_name() {
+        let mut object = Object::parse(br#"{"f":1,"c":2}"#).unwrap();
+        object.replace("c", "f", &3);
+        assert_eq!(object.to_bytes(), br#"{"f":3}"#);
+        object.remove("f");
+        assert_eq!(object.to_bytes(), b"{}");
+    }
+
+    #[test]
+    fn what_is_no_object_has_a_reason() {
+        for bad in [&b"[1]"[..], b"", b"{", b"{} x", b"17", b"\xff", br#"{"a":}"#] {
+            assert!(Object::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Write a Waystation plugin in Rust: implement [`Transform`] and name the type in [`export_transform!`].
+//!
+//! ```
+//! use waystation_plugin::{Outcome, Place, Record, Transform};
+//!
+//! struct OnlyLarge;
+//!
+//! impl Transform for OnlyLarge {
+//!     type Config = waystation_plugin::NoConfig;
+//!
+//!     fn new(_config: Self::Config, _place: Place) -> Result<Self, String> {
+//!         Ok(Self)
+//!     }
+//!
+//!     fn record(&mut self, _now: i64, record: Record) -> Outcome {
+//!         if record.payload.len() > 100 { Outcome::Keep } else { Outcome::Drop }
+//!     }
+//! }
+//!
+//! waystation_plugin::export_transform!(OnlyLarge);
+//! ```
+//!
+//! The crate type is `cdylib`, the target `wasm32-unknown-unknown`. Everything works on the host's own target too, so that
+//! `cargo test` can test a plugin: there [`log`] prints and [`state`] keeps its values in the thread.
+
+pub mod json;
+pub mod log;
+pub mod state;
+
+#[doc(hidden)]
+pub mod bindings {
+    wit_bindgen::generate!({
+        path: "../../../wit",
+        world: "transform-plugin",
+        pub_export_macro: true,
+        export_macro_name: "export",
+        default_bindings_module: "waystation_plugin::bindings",
+    });
+}
+
+use std::cell::RefCell;
+
+pub use bindings::exports::waystation::plugin::transform::{Error, Outcome};
+pub use bindings::waystation::plugin::types::{Draft, Header, Place, Record};
+
+/// The config of a plugin that takes none; any key in it is an error.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoConfig;
+
+impl<'de> serde::Deserialize<'de> for NoConfig {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Empty;
+
+        impl<'de> serde::de::Visitor<'de> for Empty {
+            type Value = NoConfig;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("no config")
+            }
+
+            fn visit_map<M: serde::de::MapAccess<'de>>(self, mut map: M) -> Result<NoConfig, M::Error> {
+                match map.next_key::<String>()? {
+                    None => Ok(NoConfig),
+                    Some(key) => Err(serde::de::Error::unknown_field(&key, &[])),
+                }
+            }
+        }
+
+        deserializer.deserialize_map(Empty)
+    }
+}
+
+/// Turns records into records. Same input, same state: same output.
+pub trait Transform: Sized {
+    /// The `config` table of the transform. Let it deny unknown fields, so that a typing error is found when the agent starts.
+    type Config: serde::de::DeserializeOwned;
+
+    /// Makes an instance. There may be one for each batch: keep it cheap.
+    ///
+    /// # Errors
+    /// The text is shown to the operator, and the transform does not start.
+    fn new(config: Self::Config, place: Place) -> Result<Self, String>;
+
+    /// What becomes of one record. `now`, nanoseconds since 1970, is the only clock there is.
+    fn record(&mut self, now: i64, record: Record) -> Outcome;
+
+    /// One outcome for each record, in the same order. Write your own to look at several records at once or to fail a whole call.
+    ///
+    /// # Errors
+    /// When the whole call failed. For one bad record there is [`Outcome::Reject`].
+    fn process(&mut self, now: i64, records: Vec<Record>) -> Result<Vec<Outcome>, Error> {
+        Ok(records.into_iter().map(|record| self.record(now, record)).collect())
+    }
+}
+
+/// Holds the one instance of a component. Used by [`export_transform!`].
+#[doc(hidden)]
+pub struct Slot<T>(RefCell<Option<T>>);
+
+impl<T: Transform> Slot<T> {
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self(RefCell::new(None))
+    }
+
+    #[doc(hidden)]
+    pub fn init(&self, config: &str, place: Place) -> Result<(), String> {
+        let config = serde_json::from_str(config).map_err(|error| format!("config: {error}"))?;
+        *self.0.borrow_mut() = Some(T::new(config, place)?);
+        Ok(())
+    }
+
+    #[doc(hidden)]
+    pub fn process(&self, now: i64, records: Vec<Record>) -> Result<Vec<Outcome>, Error> {
+        match &mut *self.0.borrow_mut() {
+            Some(plugin) => plugin.process(now, records),
+            None => Err(Error::Permanent("process was called before init".to_owned())),
+        }
+    }
+}
+
+/// Makes the crate a component that exports this [`Transform`].
+#[macro_export]
+macro_rules! export_transform {
+    ($plugin:ty) => {
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            use $crate::bindings::exports::waystation::plugin::transform as interface;
+
+            ::std::thread_local! {
+                static SLOT: $crate::Slot<$plugin> = const { $crate::Slot::empty() };
+            }
+
+            struct Exported;
+
+            impl interface::Guest for Exported {
+                fn init(config: String, place: interface::Place) -> Result<(), String> {
+                    SLOT.with(|slot| slot.init(&config, place))
+                }
+
+                fn process(
+                    now: i64,
+                    records: Vec<interface::Record>,
+                ) -> Result<Vec<interface::Outcome>, interface::Error> {
+                    SLOT.with(|slot| slot.process(now, records))
+                }
+            }
+
+            $crate::bindings::export!(Exported with_types_in $crate::bindings);
+        };
+
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: () = {
+            // Elsewhere there is nobody to export to, but the type is checked all the same.
+            const fn is_a_transform<T: $crate::Transform>() {}
+            is_a_transform::<$plugin>();
+        };
+    };
+}
