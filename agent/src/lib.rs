@@ -29,3 +29,6 @@ pub mod lane;
 
 // layer 5
 pub mod config;
+
+// layer 8
+pub mod cli;

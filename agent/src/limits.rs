@@ -57,6 +57,49 @@ pub const STREAMS_MAX: u16 = i16::MAX as u16;
 /// Number of lanes the part key has room for.
 pub const LANES_MAX: u16 = (1 << 13) - 1;
 
+/// Most bytes of a plugin's file.
+pub const PLUGIN_BYTES_MAX: u64 = 128 * 1024 * 1024;
+/// Bytes of stack that a guest may use.
+pub const PLUGIN_STACK_BYTES: usize = 512 * 1024;
+/// How often running guests are looked at.
+pub const PLUGIN_TICK_MS: u64 = 10;
+/// Time that instantiating a guest and its `init` may take.
+pub const PLUGIN_INIT_MS_MAX: u64 = 10_000;
+/// What a call may hand over, as a multiple of what it was given.
+pub const PLUGIN_OUTPUT_FACTOR: usize = 4;
+/// What a call may hand over in any case.
+pub const PLUGIN_OUTPUT_BYTES_MIN: usize = 16 * 1024 * 1024;
+/// Core instances in one guest.
+pub const PLUGIN_INSTANCES_MAX: usize = 64;
+/// Memories in one guest.
+pub const PLUGIN_MEMORIES_MAX: usize = 8;
+/// Tables in one guest.
+pub const PLUGIN_TABLES_MAX: usize = 32;
+/// Elements of all tables of one guest.
+pub const PLUGIN_TABLE_ELEMENTS_MAX: usize = 200_000;
+/// Most bytes of a plugin's log line, and of a reason that it gives.
+pub const PLUGIN_TEXT_BYTES_MAX: usize = 1024;
+/// Log lines that a plugin may write in a second.
+pub const PLUGIN_LOG_LINES_PER_SECOND_MAX: u32 = 100;
+/// Most bytes of a key in plugin state.
+pub const STATE_KEY_BYTES_MAX: usize = 512;
+/// Most bytes of a value in plugin state.
+pub const STATE_VALUE_BYTES_MAX: usize = 1024 * 1024;
+/// Most bytes of the state of one plugin in one lane.
+pub const STATE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// What an entry of plugin state counts beside its key and value, so that small ones are bounded too.
+pub const STATE_ENTRY_BYTES: usize = 64;
+/// Time that compiling one plugin may take.
+pub const COMPILE_MS_MAX: u64 = 120_000;
+/// Address space of the process that compiles a plugin.
+pub const COMPILE_ADDRESS_SPACE_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
+/// Threads of the process that compiles a plugin; each takes address space.
+pub const COMPILE_THREADS_MAX: usize = 4;
+/// Most bytes of a compiled plugin.
+pub const COMPILED_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// Compiled plugins that are kept.
+pub const COMPILED_FILES_MAX: usize = 64;
+
 /// Most bytes of the config file.
 pub const CONFIG_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Time a `status` client waits for the agent.
@@ -70,3 +113,5 @@ const _: () = assert!(HOT_TAIL_BYTES_MAX >= 2 * CHUNK_BYTES_MAX);
 const _: () = assert!(RECORD_BYTES_MAX_DEFAULT <= RECORD_BYTES_MAX as u64);
 const _: () = assert!(RECORD_BYTES_MAX < u32::MAX as usize);
 const _: () = assert!(LANES_MAX < 1 << 13 && BATCH_PARTS_MAX <= 1 << 14);
+const _: () = assert!(STATE_KEY_BYTES_MAX + STATE_VALUE_BYTES_MAX < STATE_BYTES_MAX);
+const _: () = assert!(STATE_VALUE_BYTES_MAX + STATE_KEY_BYTES_MAX <= PLUGIN_OUTPUT_BYTES_MIN);

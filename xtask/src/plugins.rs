@@ -21,7 +21,8 @@ const DEBIAN_PACKAGES: &[&str] = &["rustc-web", "cargo-web", "rust-web-src", "ll
 const DEBIAN_FILES: &[&str] = &["/usr/bin/rustc", "/usr/bin/cargo", "/usr/bin/wasm-ld-19"];
 /// Variables that stay as they are; whatever else cargo and rustup have set for this process would lead the other cargo astray.
 const KEPT_VARIABLES: &[&str] = &["HOME", "PATH", "CARGO_HOME", "RUSTUP_HOME", "TERM", "LANG"];
-const KEPT_PREFIXES: &[&str] = &["CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTR", "CARGO_SOURCE_", "SSL_"];
+const KEPT_PREFIXES: &[&str] =
+    &["CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTR", "CARGO_SOURCE_", "SSL_"];
 const PROXIES: &[&str] = &["http_proxy", "https_proxy", "no_proxy", "all_proxy"];
 
 /// A toolchain that can build guests.
@@ -40,7 +41,11 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> Result<()> {
     let components = build(root, (!names.is_empty()).then_some(names))?;
     for path in components {
         let size = fs::metadata(&path)?.len();
-        say(&format!("{} ({} KiB)", path.strip_prefix(root).unwrap_or(&path).display(), size / 1024));
+        say(&format!(
+            "{} ({} KiB)",
+            path.strip_prefix(root).unwrap_or(&path).display(),
+            size / 1024
+        ));
     }
     Ok(())
 }
@@ -53,7 +58,11 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> Result<()> {
 pub(crate) fn build(root: &Path, names: Option<&[&str]>) -> Result<Vec<PathBuf>> {
     let names = names.unwrap_or(GUESTS);
     for name in names {
-        ensure!(GUESTS.contains(name), "there is no guest \"{name}\"; there are {}", GUESTS.join(", "));
+        ensure!(
+            GUESTS.contains(name),
+            "there is no guest \"{name}\"; there are {}",
+            GUESTS.join(", ")
+        );
     }
     let toolchain = find_toolchain(root)?;
     let modules = compile(root, &toolchain, names)?;
@@ -108,7 +117,9 @@ fn compile(root: &Path, toolchain: &Toolchain, names: &[&str]) -> Result<PathBuf
     };
     let folder = root.join(folder);
     if !folder.exists() {
-        say("Building the guests; the first time, with their standard library, takes a minute or two");
+        say(
+            "Building the guests; the first time, with their standard library, takes a minute or two",
+        );
     }
     command
         .current_dir(root.join("plugins"))
@@ -155,7 +166,8 @@ fn rustup_cargo(root: &Path) -> Option<PathBuf> {
         return Some(cargo);
     }
     say("rustup cannot add it here; going on with Debian's toolchain");
-    let noted = fs::create_dir_all(root.join("target/guests")).and_then(|()| fs::write(&tried, version));
+    let noted =
+        fs::create_dir_all(root.join("target/guests")).and_then(|()| fs::write(&tried, version));
     if let Err(error) = noted {
         say(&format!("cannot write {}: {error}", tried.display()));
     }
@@ -163,29 +175,38 @@ fn rustup_cargo(root: &Path) -> Option<PathBuf> {
 }
 
 fn has_target(cargo: &Path) -> bool {
-    first_line(
-        clean_command(cargo.with_file_name("rustc"))
-            .args(["--print", "target-libdir", "--target", TARGET]),
-    )
+    first_line(clean_command(cargo.with_file_name("rustc")).args([
+        "--print",
+        "target-libdir",
+        "--target",
+        TARGET,
+    ]))
     .is_some_and(|folder| Path::new(&folder).is_dir())
 }
 
 fn debian_source_is_there() -> bool {
-    first_line(clean_command("/usr/bin/rustc").args(["--print", "sysroot"])).is_some_and(|sysroot| {
-        Path::new(&sysroot).join("lib/rustlib/src/rust/library/std/Cargo.toml").exists()
-    })
+    first_line(clean_command("/usr/bin/rustc").args(["--print", "sysroot"])).is_some_and(
+        |sysroot| Path::new(&sysroot).join("lib/rustlib/src/rust/library/std/Cargo.toml").exists(),
+    )
 }
 
 fn install_debian_packages() -> Result<()> {
     let packages = DEBIAN_PACKAGES.join(" ");
-    let by_hand = format!("run `rustup target add {TARGET}`, or as root `apt-get install {packages}`");
+    let by_hand =
+        format!("run `rustup target add {TARGET}`, or as root `apt-get install {packages}`");
     if !Path::new("/usr/bin/apt-get").exists() {
-        bail!("no toolchain builds plugins for {TARGET} here, and there is no apt-get to install one; {by_hand}");
+        bail!(
+            "no toolchain builds plugins for {TARGET} here, and there is no apt-get to install one; {by_hand}"
+        );
     }
     if !rustix::process::geteuid().is_root() {
-        bail!("no toolchain builds plugins for {TARGET} here, and only root can install one; {by_hand}");
+        bail!(
+            "no toolchain builds plugins for {TARGET} here, and only root can install one; {by_hand}"
+        );
     }
-    say(&format!("Installing {packages} with apt-get: Debian's Rust toolchain, which can build plugins for {TARGET}"));
+    say(&format!(
+        "Installing {packages} with apt-get: Debian's Rust toolchain, which can build plugins for {TARGET}"
+    ));
     let mut install = apt_get();
     install.args(["install", "--yes", "--no-install-recommends"]).args(DEBIAN_PACKAGES);
     // The lists of a fresh machine are missing or old; they are fetched only when it does not work without.
@@ -195,13 +216,19 @@ fn install_debian_packages() -> Result<()> {
         let installed = install.status().context("cannot start apt-get")?;
         ensure!(installed.success(), "apt-get install failed ({installed}); {by_hand}");
     }
-    ensure!(debian_source_is_there(), "{packages} are installed, but the sources of std are not where rustc looks");
+    ensure!(
+        debian_source_is_there(),
+        "{packages} are installed, but the sources of std are not where rustc looks"
+    );
     Ok(())
 }
 
 fn apt_get() -> Command {
     let mut command = clean_command("/usr/bin/apt-get");
-    command.args(["--quiet", "--quiet"]).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
+    command
+        .args(["--quiet", "--quiet"])
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdout(Stdio::null());
     command
 }
 

@@ -1,2 +1,280 @@
-//! x
+//! The plugin host: loads components, and has them transform records within bounds.
+//!
+//! A guest gets what its world imports and nothing else: no files, no environment, no sockets, no clock, no randomness. Bounded
+//! are its time (wall time of each call), memory, tables, stack, what it hands over, its log lines and its state; each limit
+//! has its [`FaultKind`], and an instance that met one is not used again. Everything here blocks: it belongs on threads for
+//! that, never on async ones.
+//!
+//! From the outside in: [`PluginHost`] loads a [`Plugin`] (inspection, compiled code, linking), a plugin makes an [`Instance`]
+//! for each batch, an instance processes calls. What an instance changes in the state is in its [`StateView`], and counts only
+//! when the lane stores it. The host knows neither lanes nor the journal; digests of compiled code are kept through
+//! [`CompiledDigests`].
+
 pub mod config;
+
+mod bindings;
+mod call;
+mod compiled;
+mod contract;
+mod engine;
+mod error;
+mod host;
+mod inspect;
+mod limiter;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::error::Error;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wasmtime::Engine;
+use wasmtime::component::{Component, HasSelf, Linker};
+
+use crate::clock::{SharedClock, Timestamp};
+use crate::record::batch::LanePlace;
+use crate::record::id::TransformId;
+use crate::units::ByteSize;
+
+pub use call::Instance;
+pub use compiled::compile_file;
+pub use error::{CallError, Fault, FaultKind, PluginError};
+pub use inspect::{Inspection, inspect};
+pub use state::{State, StateDelta, StateError, StateView};
+
+use bindings::{TransformPlugin, TransformPluginPre};
+use compiled::CompiledStore;
+use config::TransformConfig;
+use engine::{Ticker, TickerSlot};
+use host::{HostState, LogGate};
+
+/// What became of one record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Passed on as it is.
+    Keep,
+    /// Left out on purpose.
+    Drop,
+    /// Passed on with this payload.
+    Payload(Vec<u8>),
+    /// This record in its place.
+    Replace(Draft),
+    /// These records, in this order, in its place.
+    Split(Vec<Draft>),
+    /// It cannot be processed, for this reason, which has up to 1 KiB on one line.
+    Reject(String),
+}
+
+/// A record that a plugin made. Within the bounds of records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    /// `None`: the time of the record that it was made from.
+    pub time: Option<Timestamp>,
+    /// Routing string.
+    pub subject: String,
+    /// Name and value.
+    pub headers: Vec<(String, String)>,
+    /// The content.
+    pub payload: Vec<u8>,
+}
+
+/// The SHA-256 of each file of compiled code, by the file's key. Only what the agent's own child wrote is ever run.
+pub trait CompiledDigests: Send + Sync + fmt::Debug {
+    /// The digest under a key, `None` when it is not known or cannot be read.
+    fn get(&self, key: &str) -> Option<[u8; 32]>;
+
+    /// Stores a digest, in place of an older one.
+    ///
+    /// # Errors
+    /// When it cannot be stored. The code is used all the same, and compiled again at the next start.
+    fn put(&self, key: &str, digest: [u8; 32]) -> Result<(), Box<dyn Error + Send + Sync>>;
+}
+
+/// Where the host keeps and makes compiled code.
+#[derive(Debug, Clone)]
+pub struct HostOptions {
+    /// `DATA_DIR/compiled`; made with mode 0700. Its parent exists.
+    pub store_dir: PathBuf,
+    /// The `waystation` binary, whose `plugin compile` is run as a child.
+    pub compiler: PathBuf,
+    /// For log rates and elapsed times.
+    pub clock: SharedClock,
+    /// Who keeps the digests.
+    pub digests: Arc<dyn CompiledDigests>,
+}
+
+/// Loads plugins. One for each agent.
+pub struct PluginHost {
+    engine: Engine,
+    linker: Linker<HostState>,
+    store: CompiledStore,
+    tickers: TickerSlot,
+    clock: SharedClock,
+}
+
+impl fmt::Debug for PluginHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PluginHost").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+impl PluginHost {
+    /// Makes the engine, and takes over the folder of compiled code.
+    ///
+    /// # Errors
+    /// When the machine does not suit, or the folder cannot be made or belongs to somebody else.
+    pub fn new(options: HostOptions) -> Result<Self, PluginError> {
+        let engine = engine::engine()?;
+        let mut linker = Linker::new(&engine);
+        TransformPlugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)
+            .map_err(PluginError::engine)?;
+        let clock = Arc::clone(&options.clock);
+        let store = CompiledStore::open(options, &engine)?;
+        Ok(Self { engine, linker, store, tickers: TickerSlot::default(), clock })
+    }
+
+    /// Loads the plugin of a transform. Takes milliseconds when it was compiled before, and up to two minutes otherwise.
+    ///
+    /// # Errors
+    /// When the file is unfit or not the pinned one, or cannot be compiled.
+    pub fn load(&self, config: &TransformConfig) -> Result<Plugin, PluginError> {
+        let path = &config.plugin;
+        let bytes = inspect::read(path).map_err(|source| PluginError::File {
+            verb: "read",
+            path: path.clone(),
+            source,
+        })?;
+        let digest = sha256(&bytes);
+        if let Some(pinned) = config.sha256
+            && pinned != digest
+        {
+            return Err(PluginError::Pin { path: path.clone(), found: digest, pinned });
+        }
+        let inspection = inspect::inspect_bytes(&bytes)
+            .map_err(|problems| PluginError::Unfit { path: path.clone(), problems })?;
+        let component = if inspection.compiled {
+            self.compiled_by_hand(config, &bytes)?
+        } else {
+            drop(bytes);
+            self.compiled_by_child(path, digest)?
+        };
+        let pre = self.linker.instantiate_pre(&component).and_then(TransformPluginPre::new);
+        let pre = pre.map_err(|error| PluginError::unfit(path, format!("{error:#}")))?;
+        let inner = PluginInner {
+            id: config.id.clone(),
+            digest,
+            pre,
+            config: config.config.clone(),
+            memory_max: config.memory_max,
+            deadline: config.deadline,
+            ticker: self.tickers.get(&self.engine)?,
+            log: Arc::new(LogGate::new(config.id.clone(), Arc::clone(&self.clock))),
+        };
+        Ok(Plugin { inner: Arc::new(inner) })
+    }
+
+    fn compiled_by_child(&self, path: &Path, digest: [u8; 32]) -> Result<Component, PluginError> {
+        let code = self.store.get(path, digest)?;
+        if let Ok(component) = self.deserialize(&code) {
+            return Ok(component);
+        }
+        // Written by us, and yet of no use: an engine that changed without changing its compatibility.
+        self.store.remove(digest);
+        let code = self.store.get(path, digest)?;
+        self.deserialize(&code).map_err(PluginError::engine)
+    }
+
+    /// Code that an operator has compiled with `plugin compile` and pinned.
+    fn compiled_by_hand(
+        &self,
+        config: &TransformConfig,
+        code: &[u8],
+    ) -> Result<Component, PluginError> {
+        if config.sha256.is_none() {
+            let problem = "it is compiled already, and such a file is run only with a sha256 that pins it; `waystation plugin compile` prints the digest";
+            return Err(PluginError::unfit(&config.plugin, problem));
+        }
+        self.deserialize(code).map_err(|error| {
+            let problem = format!("it was compiled for another version of the agent or another machine: {error:#}; compile it again");
+            PluginError::unfit(&config.plugin, problem)
+        })
+    }
+
+    #[expect(unsafe_code, reason = "machine code can only be believed, not checked")]
+    fn deserialize(&self, code: &[u8]) -> wasmtime::Result<Component> {
+        // SAFETY: the bytes are what `precompile_component` made. Those of the store were read once, and their SHA-256 is the one
+        // that was stored when this agent's own child had written them; those of an operator have the SHA-256 that the config pins.
+        unsafe { Component::deserialize(&self.engine, code) }
+    }
+}
+
+/// A plugin that is loaded and linked. Cheap to clone.
+#[derive(Clone)]
+pub struct Plugin {
+    inner: Arc<PluginInner>,
+}
+
+struct PluginInner {
+    id: TransformId,
+    digest: [u8; 32],
+    pre: TransformPluginPre<HostState>,
+    config: String,
+    memory_max: ByteSize,
+    deadline: Duration,
+    ticker: Arc<Ticker>,
+    log: Arc<LogGate>,
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin").field("id", &self.inner.id).finish_non_exhaustive()
+    }
+}
+
+impl Plugin {
+    /// The transform that it was loaded for.
+    #[must_use]
+    pub fn id(&self) -> &TransformId {
+        &self.inner.id
+    }
+
+    /// SHA-256 of the plugin's file.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        self.inner.digest
+    }
+
+    /// Log lines that were left out so far, for metrics.
+    #[must_use]
+    pub fn log_lines_left_out(&self) -> u64 {
+        self.inner.log.left_out()
+    }
+
+    /// Makes an instance at a place, with the transform's config and this state.
+    ///
+    /// # Errors
+    /// When the guest's `init` refuses, breaks down, or meets a limit.
+    pub fn instantiate(&self, place: &LanePlace, state: StateView) -> Result<Instance, CallError> {
+        Instance::new(self.clone(), place, state)
+    }
+}
+
+/// A digest as people write it.
+pub(crate) fn hex(digest: &[u8; 32]) -> String {
+    use fmt::Write as _;
+
+    digest.iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ok = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    use sha2::Digest as _;
+
+    sha2::Sha256::digest(bytes).into()
+}

@@ -1,0 +1,117 @@
+//! `waystation plugin`: what plugin authors and the agent itself need around a plugin's file.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::limits::{COMPILE_ADDRESS_SPACE_BYTES_MAX, COMPILED_BYTES_MAX};
+use crate::plugin::{self, PluginError};
+
+/// Arguments of `waystation plugin`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Compile a plugin to machine code for this machine and this version of the agent
+    ///
+    /// The agent does this by itself, in a process of its own, when it meets a new plugin. By hand it is of use for a fleet of
+    /// equal machines: name the compiled file as `plugin` in the config, and pin it with the printed digest as `sha256`.
+    Compile(Compile),
+}
+
+#[derive(Debug, clap::Args)]
+struct Compile {
+    /// The plugin, a WebAssembly component
+    file: PathBuf,
+    /// Where the machine code goes; a file that exists is not replaced
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Refuse the plugin when its SHA-256 is another
+    #[arg(long, value_name = "HEX", value_parser = parse_digest)]
+    sha256: Option<Digest>,
+}
+
+/// A SHA-256 on the command line. A type of its own: clap takes a bare array for a list of values.
+#[derive(Debug, Clone, Copy)]
+struct Digest([u8; 32]);
+
+/// Runs `waystation plugin`.
+///
+/// # Errors
+/// Says what failed, with the file.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let Command::Compile(compile) = &args.command;
+    bound_this_process().context("cannot set the bounds of this process")?;
+    let pinned = compile.sha256.map(|digest| digest.0);
+    let digest = plugin::compile_file(&compile.file, &compile.output, pinned)?;
+    match writeln!(std::io::stdout(), "{}", plugin::hex(&digest)) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// A compiler is fed by strangers. It gets a bounded address space, writes no huge file and leaves no core.
+fn bound_this_process() -> Result<(), PluginError> {
+    let bounds = [
+        (Resource::As, COMPILE_ADDRESS_SPACE_BYTES_MAX),
+        (Resource::Fsize, COMPILED_BYTES_MAX),
+        (Resource::Core, 0),
+    ];
+    for (resource, bound) in bounds {
+        let lower = |limit: Option<u64>| Some(limit.map_or(bound, |limit| limit.min(bound)));
+        let now = getrlimit(resource);
+        let limit = Rlimit { current: lower(now.current), maximum: lower(now.maximum) };
+        setrlimit(resource, limit).map_err(|error| PluginError::Bound(error.into()))?;
+    }
+    Ok(())
+}
+
+fn parse_digest(text: &str) -> Result<Digest, String> {
+    let mut digest = [0; 32];
+    let digits = text.as_bytes();
+    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Err("a SHA-256 has 64 hexadecimal digits".to_owned());
+    }
+    for (byte, pair) in digest.iter_mut().zip(digits.chunks_exact(2)) {
+        let value = pair.iter().fold(0, |value, digit| {
+            value * 16 + char::from(*digit).to_digit(16).unwrap_or_default()
+        });
+        *byte = u8::try_from(value).unwrap_or_default();
+    }
+    Ok(Digest(digest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_arguments_are_those_that_the_plugin_host_uses() {
+        let digest = plugin::hex(&[0xa7; 32]);
+        let cli = Cli::try_parse_from([
+            "plugin", "compile", "in.wasm", "--sha256", &digest, "--output", "out",
+        ]);
+        let Command::Compile(compile) = cli.unwrap().args.command;
+        assert_eq!(compile.file, PathBuf::from("in.wasm"));
+        assert_eq!(compile.output, PathBuf::from("out"));
+        assert_eq!(compile.sha256.unwrap().0, [0xa7; 32]);
+        for bad in ["", "a7", &"x".repeat(64)] {
+            let cli =
+                Cli::try_parse_from(["plugin", "compile", "in", "-o", "out", "--sha256", bad]);
+            assert!(cli.is_err(), "{bad}");
+        }
+    }
+}

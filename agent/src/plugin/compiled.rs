@@ -1,0 +1,298 @@
+//! Compiled plugins: made by a child process, kept in a folder, and believed only when they are what the child wrote.
+//!
+//! A compiler's heap never comes back, so the agent does not compile in its own process. What is kept is machine code that
+//! the agent will run, hence the folder belongs to the agent alone (mode 0700), and a file in it counts only when
+//! 1. it is opened without following a link, is a regular file of the agent's own user, and nobody else may write it;
+//! 2. its SHA-256, taken over the very bytes that are then used, is the one in the journal.
+//!
+//! Whatever else is found is compiled anew. A file's name is the component's SHA-256 and what distinguishes engines.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::OFlags;
+use tracing::{info, warn};
+
+use super::error::PluginError;
+use super::{HostOptions, engine, hex, inspect, sha256};
+use crate::clock::SharedClock;
+use crate::limits::{COMPILE_MS_MAX, COMPILE_THREADS_MAX, COMPILED_BYTES_MAX, COMPILED_FILES_MAX};
+
+/// How often a compiling child is looked at.
+const POLL: Duration = Duration::from_millis(10);
+/// What is kept of a child's error.
+const CHILD_STDERR_BYTES_MAX: u64 = 4096;
+const CODE_EXTENSION: &str = "code";
+const PART_EXTENSION: &str = "part";
+
+/// The folder of compiled plugins.
+#[derive(Debug)]
+pub(super) struct CompiledStore {
+    options: HostOptions,
+    /// Tells files of this engine from those of others.
+    compatibility: u64,
+    /// One compilation at a time: each may take hundreds of megabytes.
+    compiling: Mutex<()>,
+}
+
+impl CompiledStore {
+    /// Makes or takes over the folder, and clears it of what no engine of this build will use.
+    pub(super) fn open(
+        options: HostOptions,
+        engine: &wasmtime::Engine,
+    ) -> Result<Self, PluginError> {
+        let compatibility = engine::compatibility(engine);
+        let store = Self { options, compatibility, compiling: Mutex::new(()) };
+        store.take_over().map_err(|source| store.error(source))?;
+        Ok(store)
+    }
+
+    /// The machine code of a component, from the folder or compiled now.
+    pub(super) fn get(&self, path: &Path, component: [u8; 32]) -> Result<Vec<u8>, PluginError> {
+        let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = format!("{}-{:016x}", hex(&component), self.compatibility);
+        if let Some(code) = self.find(&key) {
+            return Ok(code);
+        }
+        self.compile(path, component, &key)
+    }
+
+    /// Forgets a file that cannot be used, so that it is compiled anew.
+    pub(super) fn remove(&self, component: [u8; 32]) {
+        let key = format!("{}-{:016x}", hex(&component), self.compatibility);
+        // Whether it is gone or stays, the next compilation replaces it.
+        let _replaced_later = fs::remove_file(self.path(&key));
+    }
+
+    fn find(&self, key: &str) -> Option<Vec<u8>> {
+        let path = self.path(key);
+        match read_own(&path) {
+            Ok((code, digest)) if self.options.digests.get(key) == Some(digest) => Some(code),
+            Ok(_) => {
+                warn!(path = %path.display(), "A compiled plugin is not what was written, and is compiled anew");
+                None
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                warn!(path = %path.display(), %error, "A compiled plugin is not trusted, and is compiled anew");
+                None
+            }
+        }
+    }
+
+    fn compile(&self, path: &Path, component: [u8; 32], key: &str) -> Result<Vec<u8>, PluginError> {
+        info!(plugin = %path.display(), "Compiling a plugin");
+        let started = self.options.clock.monotonic();
+        let part = self.path(key).with_extension(PART_EXTENSION);
+        let _stale = fs::remove_file(&part);
+        let child = self.spawn(path, component, &part)?;
+        let result = wait(child, &self.options.clock, Duration::from_millis(COMPILE_MS_MAX))
+            .map_err(|reason| PluginError::Compile { path: path.to_owned(), reason })
+            .and_then(|()| self.keep(&part, key).map_err(|source| self.error(source)));
+        if result.is_err() {
+            let _gone = fs::remove_file(&part);
+        }
+        let elapsed = self.options.clock.monotonic().since(started);
+        info!(plugin = %path.display(), elapsed_ms = elapsed.as_millis(), "Compiled a plugin");
+        result
+    }
+
+    fn spawn(&self, path: &Path, component: [u8; 32], part: &Path) -> Result<Child, PluginError> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Command::new(&self.options.compiler)
+            .args(["plugin", "compile"])
+            .arg(path)
+            .arg("--sha256")
+            .arg(hex(&component))
+            .arg("--output")
+            .arg(part)
+            .env_clear()
+            // Threads and the allocator's arenas for them take address space, which is bounded.
+            .env("RAYON_NUM_THREADS", threads.min(COMPILE_THREADS_MAX).to_string())
+            .env("MALLOC_ARENA_MAX", "2")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| PluginError::Compile {
+                path: path.to_owned(),
+                reason: format!("{} cannot be started: {error}", self.options.compiler.display()),
+            })
+    }
+
+    /// Takes what the child wrote into the folder.
+    fn keep(&self, part: &Path, key: &str) -> io::Result<Vec<u8>> {
+        let (code, digest) = read_own(part)?;
+        fs::rename(part, self.path(key))?;
+        File::open(&self.options.store_dir)?.sync_all()?;
+        if let Err(error) = self.options.digests.put(key, digest) {
+            // It is good to use now; without its digest it is only compiled again at the next start.
+            warn!(key, error, "The digest of a compiled plugin cannot be stored");
+        }
+        self.prune()?;
+        Ok(code)
+    }
+
+    fn take_over(&self) -> io::Result<()> {
+        let folder = &self.options.store_dir;
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let metadata = fs::symlink_metadata(folder)?;
+        if !metadata.is_dir() {
+            return Err(io::Error::other("it is no folder"));
+        }
+        if metadata.uid() != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::other("it belongs to another user"));
+        }
+        if metadata.mode() & 0o777 != 0o700 {
+            fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+        }
+        let suffix = format!("-{:016x}.{CODE_EXTENSION}", self.compatibility);
+        for (_, path) in self.files()? {
+            if !path.to_string_lossy().ends_with(&suffix) {
+                remove_old(&path);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in the folder under names of ours, newest first.
+    fn files(&self) -> io::Result<Vec<(SystemTime, PathBuf)>> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.options.store_dir)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|end| end == CODE_EXTENSION || end == PART_EXTENSION) {
+                files.push((fs::symlink_metadata(&path)?.modified()?, path));
+            }
+        }
+        files.sort_unstable_by(|one, two| two.cmp(one));
+        Ok(files)
+    }
+
+    /// Keeps the newest files.
+    fn prune(&self) -> io::Result<()> {
+        self.files()?.iter().skip(COMPILED_FILES_MAX).for_each(|(_, path)| remove_old(path));
+        Ok(())
+    }
+
+    fn path(&self, key: &str) -> PathBuf {
+        self.options.store_dir.join(format!("{key}.{CODE_EXTENSION}"))
+    }
+
+    fn error(&self, source: io::Error) -> PluginError {
+        PluginError::Store { path: self.options.store_dir.clone(), source }
+    }
+}
+
+fn remove_old(path: &Path) {
+    if let Err(error) = fs::remove_file(path) {
+        warn!(path = %path.display(), %error, "An old compiled plugin cannot be removed");
+    }
+}
+
+/// Reads a file of our own through one descriptor, with its SHA-256.
+fn read_own(path: &Path) -> io::Result<(Vec<u8>, [u8; 32])> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+        return Err(io::Error::other("others own it or may write it"));
+    }
+    if metadata.len() > COMPILED_BYTES_MAX {
+        return Err(io::Error::other("it is too large"));
+    }
+    let mut code = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
+    file.take(COMPILED_BYTES_MAX).read_to_end(&mut code)?;
+    let digest = sha256(&code);
+    Ok((code, digest))
+}
+
+/// Waits for a child, for so long; then it is killed. The error is what it said, or how it ended.
+fn wait(mut child: Child, clock: &SharedClock, limit: Duration) -> Result<(), String> {
+    let started = clock.monotonic();
+    let mut waited = Duration::ZERO;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            // The waits are counted beside the clock, which a test or a sleeping host may hold back.
+            Ok(None) if waited.max(clock.monotonic().since(started)) < limit => {
+                std::thread::sleep(POLL);
+                waited += POLL;
+            }
+            Ok(None) => {
+                let _ended_meanwhile = child.kill();
+                let _reaped = child.wait();
+                return Err(format!("it took longer than {} s and was stopped", limit.as_secs()));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    };
+    if status.success() {
+        return Ok(());
+    }
+    let mut said = Vec::new();
+    if let Some(stderr) = child.stderr.take() {
+        // What it said is an extra; how it ended is known anyway.
+        let _short = stderr.take(CHILD_STDERR_BYTES_MAX).read_to_end(&mut said);
+    }
+    let said = String::from_utf8_lossy(&said);
+    let said = said.trim();
+    if said.is_empty() {
+        Err(format!("the compiler ended with {status}"))
+    } else {
+        Err(said.to_owned())
+    }
+}
+
+/// Compiles a component into a new file, and returns the SHA-256 of what was written.
+///
+/// The file is synced and belongs to its user alone. With `sha256`, the component must have that digest: it is read anew here,
+/// and may have changed since somebody else looked at it.
+///
+/// # Errors
+/// When the component cannot be read, is unfit or not the pinned one, does not compile, or the output exists or cannot be written.
+pub fn compile_file(
+    input: &Path,
+    output: &Path,
+    pinned: Option<[u8; 32]>,
+) -> Result<[u8; 32], PluginError> {
+    let file_error = |verb, path: &Path| {
+        let path = path.to_owned();
+        move |source| PluginError::File { verb, path, source }
+    };
+    let component = inspect::read(input).map_err(file_error("read", input))?;
+    let found = sha256(&component);
+    if let Some(pinned) = pinned
+        && pinned != found
+    {
+        return Err(PluginError::Pin { path: input.to_owned(), found, pinned });
+    }
+    let inspection = inspect::inspect_bytes(&component)
+        .map_err(|problems| PluginError::Unfit { path: input.to_owned(), problems })?;
+    if inspection.compiled {
+        return Err(PluginError::unfit(input, "it is compiled already"));
+    }
+    let code = engine::engine()?.precompile_component(&component).map_err(|error| {
+        PluginError::Compile { path: input.to_owned(), reason: format!("{error:#}") }
+    })?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(output)
+        .map_err(file_error("write", output))?;
+    file.write_all(&code).and_then(|()| file.sync_all()).map_err(file_error("write", output))?;
+    Ok(sha256(&code))
+}
