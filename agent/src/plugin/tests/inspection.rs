@@ -1,0 +1,179 @@
+//! Inspection: each problem in words, and all of them at once.
+
+use super::*;
+
+fn problems(bytes: &[u8]) -> Vec<String> {
+    inspect::inspect_bytes(bytes).unwrap_err()
+}
+
+/// Encodes a component of a world in the package `test:guest` that may name the interfaces of the contract.
+fn component_of(world: &str) -> Vec<u8> {
+    dummy(&contract_text(), world)
+}
+
+fn contract_text() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("wit/plugin.wit");
+    fs::read_to_string(path).unwrap()
+}
+
+fn dummy(contract: &str, world: &str) -> Vec<u8> {
+    dummy_with(contract, "package test:none;", world)
+}
+
+fn dummy_with(contract: &str, other: &str, world: &str) -> Vec<u8> {
+    use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
+    use wit_parser::{ManglingAndAbi, Resolve};
+
+    let mut resolve = Resolve::default();
+    resolve.push_str("plugin.wit", contract).unwrap();
+    resolve.push_str("other.wit", other).unwrap();
+    let guest = format!(
+        "package test:guest;
+         interface mailbox {{ post: func(letter: string); }}
+         interface transform {{ init: func(); }}
+         world guest {{ {world} }}"
+    );
+    let package = resolve.push_str("guest.wit", &guest).unwrap();
+    let world = resolve.select_world(&[package], Some("guest")).unwrap();
+    let mut module = dummy_module(&resolve, world, ManglingAndAbi::Standard32);
+    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8).unwrap();
+    ComponentEncoder::default().module(&module).unwrap().encode().unwrap()
+}
+
+const TRANSFORM: &str = "export waystation:plugin/transform@0.1.0;";
+
+#[test]
+fn the_guests_that_are_built_here_pass() {
+    let inspection = inspect(&component("test-guests")).unwrap();
+    assert_eq!(inspection.exports, ["waystation:plugin/transform@0.1.0"]);
+    for import in ["log", "state"] {
+        let name = format!("waystation:plugin/{import}@0.1.0");
+        assert!(inspection.imports.contains(&name), "{:?}", inspection.imports);
+    }
+    assert!(!inspection.compiled);
+    inspect(&component("clean")).unwrap();
+}
+
+#[test]
+fn the_contract_in_the_code_is_that_of_the_wit() {
+    let all = "import waystation:plugin/log@0.1.0; import waystation:plugin/state@0.1.0;";
+    let bytes = component_of(&format!("{all} {TRANSFORM}"));
+    let inspection = inspect::inspect_bytes(&bytes).unwrap();
+    assert_eq!(inspection.imports.len(), 3, "{:?}", inspection.imports);
+}
+
+#[test]
+fn a_world_with_ticks_and_about_is_a_transform_too() {
+    let more = "export waystation:plugin/ticks@0.1.0; export waystation:plugin/about@0.1.0;";
+    inspect::inspect_bytes(&component_of(&format!("{TRANSFORM} {more}"))).unwrap();
+}
+
+#[test]
+fn a_core_module_is_told_from_a_component() {
+    let [problem] = &problems(b"\0asm\x01\0\0\0")[..] else { panic!() };
+    assert!(
+        problem.starts_with("it is a core module; make it a component of the world"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn what_is_empty_or_no_wasm_is_said_so() {
+    assert_eq!(problems(b""), ["it is empty; build it anew or copy it again"]);
+    assert!(problems(b"#!/bin/sh\n")[0].starts_with("it is no WebAssembly"));
+    assert!(problems(b"\0asm")[0].contains("damaged or cut short"));
+    assert!(problems(b"\0asm\x63\0\x01\0")[0].contains("damaged or cut short"));
+}
+
+#[test]
+fn a_file_that_is_missing_or_no_file_is_said_so() {
+    assert!(inspect(Path::new("/nowhere/x.wasm")).unwrap_err()[0].starts_with("it cannot be read"));
+    assert!(inspect(Path::new("/tmp")).unwrap_err()[0].contains("no regular file"));
+}
+
+#[test]
+fn a_file_cut_or_flipped_anywhere_is_never_accepted_as_something_else() {
+    let bytes = fs::read(component("test-sink")).unwrap();
+    for length in (0..bytes.len()).step_by(997) {
+        let problems = problems(&bytes[..length]);
+        assert_eq!(problems.len(), 1, "{length}: {problems:?}");
+        assert!(problems[0].contains("again"), "{length}: {problems:?}");
+    }
+    let mut flipped = fs::read(component("clean")).unwrap();
+    for at in (8..flipped.len()).step_by(4099) {
+        flipped[at] ^= 0x55;
+        // Some bytes mean nothing to a validator, such as constants; it only must not panic.
+        let _either = inspect::inspect_bytes(&flipped);
+        flipped[at] ^= 0x55;
+    }
+}
+
+#[test]
+fn a_sink_used_as_a_transform_is_explained_with_all_that_follows() {
+    let problems = inspect(&component("test-sink")).unwrap_err();
+    assert!(problems[0].starts_with("it is a sink, used as a transform here"), "{problems:?}");
+    assert_eq!(problems[1..], ["it imports waystation:plugin/http@0.1.0, which is for sinks only"]);
+}
+
+#[test]
+fn another_version_of_the_interface_is_named_wanted_against_offered() {
+    let newer = contract_text().replace("@0.1.0", "@0.2.0");
+    let world = "import waystation:plugin/log@0.2.0; export waystation:plugin/transform@0.2.0;";
+    let problems = problems(&dummy(&newer, world));
+    assert!(problems[0].contains(
+        "exports waystation:plugin/transform@0.2.0, and this agent runs waystation:plugin/transform@0.1.0"
+    ));
+    assert!(
+        problems.iter().any(|problem| problem.contains(
+            "imports waystation:plugin/log@0.2.0, and this agent offers waystation:plugin/log@0.1.0"
+        )),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn unknown_imports_and_missing_exports_are_all_told_at_once() {
+    let problems =
+        problems(&component_of("import mailbox; import post: func(); export transform;"));
+    assert_eq!(problems.len(), 3, "{problems:?}");
+    assert!(problems[0].contains("does not export waystation:plugin/transform@0.1.0"));
+    assert!(problems[0].ends_with("it exports test:guest/transform"));
+    assert!(problems.iter().any(|problem| problem.starts_with("it imports test:guest/mailbox")));
+    assert!(problems.iter().any(|problem| problem.starts_with("it imports post")));
+}
+
+#[test]
+fn wasi_is_explained() {
+    let wasi = "package wasi:clocks@0.2.0; interface wall-clock { now: func() -> u64; }";
+    let world = format!("import wasi:clocks/wall-clock@0.2.0; {TRANSFORM}");
+    let problems = problems(&dummy_with(&contract_text(), wasi, &world));
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(
+        problems[0]
+            .starts_with("it imports wasi:clocks/wall-clock@0.2.0, which plugins are not given")
+    );
+}
+
+#[test]
+fn functions_that_differ_are_named_with_both_signatures() {
+    let other = contract_text()
+        .replace("log: func(level: level, message: string)", "log: func(message: string)")
+        .replace("delete: func(key: string)", "delete: func(key: string); sync: func()")
+        .replace("process: func(now: s64, records", "process: func(records");
+    let world = format!(
+        "import waystation:plugin/log@0.1.0; import waystation:plugin/state@0.1.0; {TRANSFORM}"
+    );
+    let problems = problems(&dummy(&other, &world));
+    assert_eq!(problems.len(), 3, "{problems:?}");
+    assert!(problems[0].starts_with(
+        "it exports the function process of waystation:plugin/transform@0.1.0 as func(records: "
+    ));
+    assert!(problems[0].contains("and this agent has it as func(now: s64, records: "));
+    assert!(
+        problems[1]
+            .contains("the function log of waystation:plugin/log@0.1.0 as func(message: string)")
+    );
+    assert!(problems[2].contains(
+        "the function sync of waystation:plugin/state@0.1.0, which this agent does not know"
+    ));
+}
