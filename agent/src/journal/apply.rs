@@ -51,16 +51,6 @@ impl Group {
         std::mem::take(&mut self.committed).into_iter()
     }
 
-    pub(super) fn appended_streams(&self) -> Vec<StreamNumber> {
-        let streams = self.sessions.iter().filter_map(|session| match session {
-            Session::Stream(stream) => Some(*stream),
-            Session::Lane(_) => None,
-        });
-        let mut streams: Vec<_> = streams.collect();
-        streams.dedup();
-        streams
-    }
-
     pub(super) fn answer_all(self) {
         for answer in self.answers {
             answer(Ok(()));

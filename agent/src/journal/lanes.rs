@@ -11,7 +11,7 @@ use super::chunk::{Encoder, Kind, Label, Stamp};
 use super::error::JournalError;
 use super::reader::Readers;
 use super::state::{LaneRow, LaneTotals, UnackedState, chunk_key, key_seq, part_key};
-use super::writer::{Operation, Session, Writer, WriterHandle};
+use super::writer::{Head, Operation, Session, Writer, WriterHandle};
 use crate::clock::{SharedClock, Timestamp};
 use crate::limits::{BATCH_PARTS_MAX, LANES_MAX};
 use crate::record::id::{
@@ -121,7 +121,9 @@ pub struct Seal {
     pub batch: StoredBatch,
     /// Input records that were left out.
     pub dropped: u64,
-    /// Input records that were given up.
+    /// Input records of which something was given up.
+    pub dead_lettered: u64,
+    /// What was given up.
     pub letters: Vec<StageLetter>,
     /// What the plugins changed.
     pub state: Vec<StateChange>,
@@ -160,7 +162,7 @@ pub struct LaneJournal {
     pub(super) session: u64,
     pub(super) stream: StreamNumber,
     pub(super) source: SourceId,
-    pub(super) head: watch::Receiver<Seq>,
+    pub(super) head: watch::Receiver<Head>,
     pub(super) clock: SharedClock,
     pub(super) boot: [u8; 16],
 }
@@ -211,7 +213,7 @@ pub struct PartPlace {
 impl LaneJournal {
     /// The newest record of the lane's stream, now and later.
     #[must_use]
-    pub fn head(&self) -> watch::Receiver<Seq> {
+    pub fn head(&self) -> watch::Receiver<Head> {
         self.head.clone()
     }
 
@@ -418,11 +420,10 @@ impl Writer {
             return Ok(());
         }
         group.answer(reply, ());
-        let Seal { batch, dropped, letters, state } = seal;
+        let Seal { batch, dropped, dead_lettered: dead, letters, state } = seal;
         let identity = |lane: &LaneRow| format!("{}/{}/b{}", lane.name, batch.epoch, batch.number);
         let batch_identity = self.state.lanes.get(&number).map(identity).unwrap_or_default();
         let source = self.source_of(number);
-        let dead = letters.len() as u64;
         let taken = batch.last_seq.0 + 1 - batch.first_seq.0;
         assert!(dropped + dead <= taken, "a record has one outcome");
         for letter in letters {

@@ -72,6 +72,7 @@ pub use open::StartCase;
 pub use reader::cut;
 pub use snapshot::{LaneSnapshot, Snapshot, StreamSnapshot};
 pub use state::LaneTotals;
+pub use writer::Head;
 
 use crate::clock::{Monotonic, SharedClock};
 use crate::record::id::{AgentId, Epoch, SourceId};

@@ -80,10 +80,19 @@ impl Operation {
     }
 }
 
+/// How far a stream has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Head {
+    /// Its newest durable record.
+    pub seq: Seq,
+    /// Bytes of frames appended since this run began.
+    pub bytes: u64,
+}
+
 /// What the writer tells everybody else.
 pub(super) struct Published {
     pub(super) hot: HotTail,
-    pub(super) heads: std::sync::Mutex<HashMap<StreamNumber, watch::Sender<Seq>>>,
+    pub(super) heads: std::sync::Mutex<HashMap<StreamNumber, watch::Sender<Head>>>,
     pub(super) snapshot: watch::Sender<Arc<Snapshot>>,
 }
 
@@ -95,15 +104,15 @@ impl fmt::Debug for Published {
 
 impl Published {
     /// The head of a stream, now and later.
-    pub(super) fn head(&self, stream: StreamNumber) -> watch::Receiver<Seq> {
+    pub(super) fn head(&self, stream: StreamNumber) -> watch::Receiver<Head> {
         let mut heads = self.heads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        heads.entry(stream).or_insert_with(|| watch::channel(Seq(0)).0).subscribe()
+        heads.entry(stream).or_insert_with(|| watch::channel(Head::default()).0).subscribe()
     }
 
-    fn publish_head(&self, stream: StreamNumber, head: Seq) {
+    fn publish_head(&self, stream: StreamNumber, seq: Seq, bytes: u64) {
         let mut heads = self.heads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let sender = heads.entry(stream).or_insert_with(|| watch::channel(Seq(0)).0);
-        sender.send_replace(head);
+        let sender = heads.entry(stream).or_insert_with(|| watch::channel(Head::default()).0);
+        sender.send_modify(|head| *head = Head { seq, bytes: head.bytes + bytes });
     }
 }
 
@@ -199,7 +208,7 @@ impl Writer {
             return;
         };
         for stream in self.state.streams.keys() {
-            self.published.publish_head(*stream, self.head(*stream));
+            self.published.publish_head(*stream, self.head(*stream), 0);
         }
         let mut stop = None;
         while stop.is_none() {
@@ -256,10 +265,10 @@ impl Writer {
                 self.commits += 1;
                 self.dirty = true;
                 for (stream, block) in group.committed_chunks() {
+                    let bytes = block.bytes.len() as u64;
+                    let last = Seq(block.first_seq.0 + u64::from(block.count) - 1);
                     self.published.hot.push(stream, block);
-                }
-                for stream in group.appended_streams() {
-                    self.published.publish_head(stream, self.head(stream));
+                    self.published.publish_head(stream, last, bytes);
                 }
                 group.answer_all();
             }

@@ -148,6 +148,12 @@ impl Instance {
         Ok(outcomes)
     }
 
+    /// Gives the instance the state of another batch, and back the one that it had.
+    #[must_use]
+    pub fn replace_state(&mut self, state: StateView) -> StateView {
+        std::mem::replace(&mut self.store.data_mut().state, state)
+    }
+
     /// The state with what the calls changed.
     #[must_use]
     pub fn into_state(self) -> StateView {

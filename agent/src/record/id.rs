@@ -214,6 +214,12 @@ impl Seq {
         Self(self.0 + 1)
     }
 
+    /// The one before. Zero has none before it.
+    #[must_use]
+    pub fn before(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
     /// The one `count` after.
     #[must_use]
     pub fn plus(self, count: u64) -> Self {

@@ -82,6 +82,12 @@ impl<'a> Headers<'a> {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// The encoded form.
+    #[must_use]
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.0
+    }
 }
 
 impl<'a> IntoIterator for Headers<'a> {

@@ -1,0 +1,118 @@
+//! What a run makes: counted, hashed, and stored in parts as it comes, so that memory is bounded by a part.
+
+use tokio::runtime::Handle;
+
+use super::error::LaneError;
+use crate::journal::{LaneJournal, PartEncoder, PartPlace};
+use crate::limits::CHUNK_BYTES_MAX;
+use crate::record::RecordView;
+use crate::record::batch::ContentHash;
+use crate::record::codec::FrameBuffer;
+use crate::record::id::{BatchNumber, Epoch, Seq};
+
+/// The output of one run. Lives on the lane's blocking thread.
+pub(super) struct Output {
+    journal: LaneJournal,
+    runtime: Handle,
+    encoder: PartEncoder,
+    frames: FrameBuffer,
+    place: PartPlace,
+    hash: ContentHash,
+    records: u64,
+    /// Input records that have an output: their seqs ascend, so each change is one.
+    inputs: Vec<Seq>,
+}
+
+/// What the output came to.
+pub(super) struct Made {
+    pub(super) records: u64,
+    pub(super) parts: u64,
+    pub(super) sha256: [u8; 32],
+    pub(super) inputs: Vec<Seq>,
+}
+
+impl Output {
+    pub(super) fn new(journal: LaneJournal, runtime: Handle) -> Self {
+        let place = PartPlace {
+            batch: BatchNumber(0),
+            epoch: Epoch::default(),
+            part: 0,
+            first_seq: Seq(0),
+        };
+        Self {
+            journal,
+            runtime,
+            encoder: PartEncoder::default(),
+            frames: FrameBuffer::with_capacity(CHUNK_BYTES_MAX),
+            place,
+            hash: ContentHash::default(),
+            records: 0,
+            inputs: Vec::new(),
+        }
+    }
+
+    /// Begins a batch.
+    pub(super) fn begin(&mut self, batch: BatchNumber, epoch: Epoch, first_seq: Seq) {
+        self.place = PartPlace { batch, epoch, part: 0, first_seq };
+        self.forget();
+    }
+
+    /// Begins the same batch anew.
+    pub(super) fn restart(&mut self) -> Result<(), LaneError> {
+        if self.place.part > 0 {
+            self.runtime.block_on(self.journal.discard_parts())?;
+            self.place.part = 0;
+        }
+        self.forget();
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.frames.clear();
+        self.hash = ContentHash::default();
+        self.records = 0;
+        self.inputs.clear();
+    }
+
+    /// Takes in the next record.
+    pub(super) fn push(&mut self, record: &RecordView<'_>) -> Result<(), LaneError> {
+        let fits = self.frames.len() + record.size_bytes() <= CHUNK_BYTES_MAX;
+        if !fits && !self.frames.is_empty() {
+            self.store_part()?;
+        }
+        self.frames.push(record);
+        self.count(record);
+        Ok(())
+    }
+
+    /// Takes in a record that the range itself keeps.
+    pub(super) fn count(&mut self, record: &RecordView<'_>) {
+        self.hash.update(record);
+        self.records += 1;
+        if self.inputs.last() != Some(&record.seq) {
+            self.inputs.push(record.seq);
+        }
+    }
+
+    /// Stores what is left.
+    pub(super) fn finish(&mut self) -> Result<Made, LaneError> {
+        if !self.frames.is_empty() {
+            self.store_part()?;
+        }
+        Ok(Made {
+            records: self.records,
+            parts: self.place.part,
+            sha256: std::mem::take(&mut self.hash).finish(),
+            inputs: std::mem::take(&mut self.inputs),
+        })
+    }
+
+    fn store_part(&mut self) -> Result<(), LaneError> {
+        let (count, frames) = (self.frames.count(), self.frames.bytes());
+        let stored = self.journal.store_part(&mut self.encoder, self.place, count, frames);
+        self.runtime.block_on(stored)?;
+        self.place.part += 1;
+        self.frames.clear();
+        Ok(())
+    }
+}

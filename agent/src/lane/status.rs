@@ -1,0 +1,137 @@
+//! How a lane is, for status, metrics and readiness. Written by the lane, read by anybody.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::clock::Timestamp;
+use crate::sinks::{Class, Delivered};
+
+/// What a lane is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LaneState {
+    /// It opens itself in the journal.
+    Starting,
+    /// Records are moving, or there are none.
+    Running,
+    /// The last attempt failed; the same batch goes again after a wait.
+    Retrying {
+        /// Of which class the failure was.
+        class: Class,
+        /// What the sink saw.
+        reason: String,
+        /// Since when no attempt has succeeded.
+        since: Timestamp,
+    },
+    /// It waits on purpose; nothing is lost while it does.
+    Holding {
+        /// `unreachable`, `rejected`, `conflict`, `parked` or `journal`.
+        cause: &'static str,
+        /// What was seen.
+        reason: String,
+        /// Since when.
+        since: Timestamp,
+    },
+    /// It delivered everything and has ended.
+    Drained,
+    /// It was asked to stop.
+    Stopped,
+}
+
+impl LaneState {
+    /// The word in status and metrics.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Retrying { .. } => "retrying",
+            Self::Holding { .. } => "holding",
+            Self::Drained => "drained",
+            Self::Stopped => "stopped",
+        }
+    }
+
+    /// Cause (or class), reason and since when, if it does not just run.
+    #[must_use]
+    pub fn trouble(&self) -> Option<(&'static str, &str, Timestamp)> {
+        match self {
+            Self::Retrying { class, reason, since } => Some((class.as_str(), reason, *since)),
+            Self::Holding { cause, reason, since } => Some((cause, reason, *since)),
+            _ => None,
+        }
+    }
+}
+
+/// Counters of one lane since this run of the agent began.
+#[derive(Debug, Default)]
+pub struct LaneCounters {
+    /// Output records that were delivered.
+    pub records_delivered: AtomicU64,
+    /// Of those, how many the destination had already.
+    pub records_already: AtomicU64,
+    /// Bytes that went out.
+    pub bytes_delivered: AtomicU64,
+    /// Files that were written.
+    pub files_written: AtomicU64,
+    /// Records stored behind one that failed at first.
+    pub records_reordered: AtomicU64,
+    /// Attempts that failed, by class: unreachable, retryable, rejected, conflict.
+    pub attempts_failed: [AtomicU64; 4],
+    /// Calls of plugins that broke down.
+    pub plugin_faults: AtomicU64,
+}
+
+impl LaneCounters {
+    pub(super) fn delivered(&self, delivered: Delivered) {
+        self.records_delivered.fetch_add(delivered.records, Ordering::Relaxed);
+        self.records_already.fetch_add(delivered.already, Ordering::Relaxed);
+        self.bytes_delivered.fetch_add(delivered.bytes, Ordering::Relaxed);
+        self.files_written.fetch_add(delivered.files, Ordering::Relaxed);
+        self.records_reordered.fetch_add(delivered.reordered, Ordering::Relaxed);
+    }
+
+    pub(super) fn failed(&self, class: Class) {
+        self.attempts_failed[class_index(class)].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Where a class stands in [`LaneCounters::attempts_failed`].
+#[must_use]
+pub fn class_index(class: Class) -> usize {
+    match class {
+        Class::Unreachable => 0,
+        Class::Retryable => 1,
+        Class::Rejected => 2,
+        Class::Conflict => 3,
+    }
+}
+
+/// The shared face of one lane.
+#[derive(Debug)]
+pub struct LaneStatus {
+    state: Mutex<LaneState>,
+    /// Counters.
+    pub counters: LaneCounters,
+}
+
+impl Default for LaneStatus {
+    fn default() -> Self {
+        Self { state: Mutex::new(LaneState::Starting), counters: LaneCounters::default() }
+    }
+}
+
+impl LaneStatus {
+    /// What the lane is doing.
+    #[must_use]
+    pub fn state(&self) -> LaneState {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets the state; says whether it is of another kind than before, which is when a line is logged.
+    pub(super) fn set(&self, new: LaneState) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = std::mem::discriminant(&*state) != std::mem::discriminant(&new);
+        *state = new;
+        changed
+    }
+}

@@ -1,0 +1,540 @@
+//! Runs a range of records through the transforms of a lane. Blocks; one thread at a time.
+//!
+//! A run is repeated from its first state until it is clean: a record that a plugin faults on is looked for by halving the
+//! call, set aside as a dead letter, and the whole batch is run again without it. So what is sealed was made by one
+//! undisturbed pass, and a crash before the seal has changed nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::error::LaneError;
+use super::output::Output;
+use super::status::LaneStatus;
+use crate::clock::Timestamp;
+use crate::journal::StageLetter;
+use crate::limits::FAULTY_RECORDS_MAX;
+use crate::plugin::config::{InstanceLife, OnError, TransformConfig};
+use crate::plugin::{
+    CallError, Draft, Fault, FaultKind, Instance, Outcome, Plugin, State, StateDelta, StateView,
+};
+use crate::record::batch::{FrameBlock, LanePlace};
+use crate::record::codec::{FrameBuffer, FrameReader};
+use crate::record::id::{Epoch, Seq, write_record_identity};
+use crate::record::{HeadersBuffer, Origin, PathBuffer, RecordView};
+
+/// One transform of a pipeline: its settings and its plugin.
+#[derive(Debug, Clone)]
+pub struct Transform {
+    /// The settings.
+    pub config: TransformConfig,
+    /// The plugin.
+    pub plugin: Plugin,
+}
+
+/// One transform as a lane runs it.
+struct Stage {
+    transform: Transform,
+    state: Arc<State>,
+    /// The instance of this run; with `instance = "reuse"` that of the run before.
+    instance: Option<Instance>,
+    headers: HeadersBuffer,
+    path: PathBuffer,
+}
+
+/// Why records of a stage are not given to its plugin in the next pass.
+#[derive(Debug, Clone)]
+enum Verdict {
+    /// They become dead letters, with class and reason.
+    Letter(&'static str, String),
+    Drop,
+}
+
+/// What is decided about records before a pass: by stage, for single records by identity or for all.
+#[derive(Debug, Default)]
+struct Verdicts {
+    single: HashMap<(usize, String), Verdict>,
+    whole: HashMap<usize, Verdict>,
+}
+
+impl Verdicts {
+    fn is_empty(&self) -> bool {
+        self.single.is_empty() && self.whole.is_empty()
+    }
+
+    fn find(&self, stage: usize, identity: &str) -> Option<&Verdict> {
+        let single = self.single.get(&(stage, identity.to_owned()));
+        single.or_else(|| self.whole.get(&stage))
+    }
+}
+
+/// What a pass left out.
+#[derive(Debug, Default)]
+pub(super) struct SetAside {
+    pub(super) letters: Vec<StageLetter>,
+}
+
+/// Why a pass ended early.
+enum Stop {
+    /// A call failed: on which stage, on what, and how.
+    Call {
+        stage: usize,
+        error: CallError,
+        suspects: Option<FrameBuffer>,
+    },
+    Lane(LaneError),
+}
+
+impl<E: Into<LaneError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Lane(error.into())
+    }
+}
+
+/// The transforms of one lane, with their instances and state.
+pub(super) struct Transforms {
+    stages: Vec<Stage>,
+    place: Arc<LanePlace>,
+    status: Arc<LaneStatus>,
+}
+
+impl Transforms {
+    /// `state`: what the journal holds for each component of this lane.
+    pub(super) fn new(
+        transforms: Vec<Transform>,
+        place: Arc<LanePlace>,
+        mut state: crate::journal::PluginState,
+        status: Arc<LaneStatus>,
+    ) -> Self {
+        let stages = transforms.into_iter().map(|transform| {
+            let stored = state.remove(transform.config.id.as_str()).unwrap_or_default();
+            let entries = stored.into_iter().map(|(key, value)| (key, Arc::from(value))).collect();
+            Stage {
+                transform,
+                state: Arc::new(State::new(entries)),
+                instance: None,
+                headers: HeadersBuffer::default(),
+                path: PathBuffer::default(),
+            }
+        });
+        Self { stages: stages.collect(), place, status }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.stages.is_empty()
+    }
+
+    /// Passes a batch through all stages into `output`, as often as it takes for a clean pass.
+    ///
+    /// `blocks` gives the batch's blocks anew for each pass. Returns what was set aside and what the plugins changed; the
+    /// changes count only once they are given to [`Self::keep`].
+    pub(super) fn run(
+        &mut self,
+        now: Timestamp,
+        blocks: &mut dyn FnMut() -> Box<dyn Iterator<Item = Result<FrameBlock, LaneError>>>,
+        output: &mut Output,
+    ) -> Result<(SetAside, Vec<StateDelta>), LaneError> {
+        let mut verdicts = Verdicts::default();
+        let mut faults = 0;
+        loop {
+            output.restart()?;
+            let mut aside = SetAside::default();
+            match self.pass(now, blocks(), output, &verdicts, &mut aside) {
+                Ok(deltas) => return Ok((aside, deltas)),
+                Err(Stop::Lane(error)) => return Err(error),
+                Err(Stop::Call { stage, error, suspects }) => {
+                    self.forget_instances();
+                    if matches!(error, CallError::Fault(_)) {
+                        faults += 1;
+                        self.status.counters.plugin_faults.fetch_add(1, Ordering::Relaxed);
+                    }
+                    self.judge(now, stage, error, suspects, faults, &mut verdicts)?;
+                }
+            }
+        }
+    }
+
+    /// Makes the changes of a run, which is being sealed, the state of the next one.
+    pub(super) fn keep(&mut self, deltas: Vec<StateDelta>) {
+        for (stage, delta) in self.stages.iter_mut().zip(deltas) {
+            if !delta.is_empty() {
+                Arc::make_mut(&mut stage.state).apply(delta);
+            }
+        }
+    }
+
+    /// Decides what the next pass does differently, or ends the run.
+    fn judge(
+        &mut self,
+        now: Timestamp,
+        stage: usize,
+        error: CallError,
+        suspects: Option<FrameBuffer>,
+        faults: usize,
+        verdicts: &mut Verdicts,
+    ) -> Result<(), LaneError> {
+        let config = &self.stages[stage].transform.config;
+        let (transform, on_error) = (config.id.clone(), config.on_error);
+        match error {
+            CallError::Retryable(reason) => Err(LaneError::Later { transform, reason }),
+            CallError::Host(source) => {
+                let reason = format!("the plugin host failed: {source}");
+                Err(LaneError::Later { transform, reason })
+            }
+            CallError::Permanent(reason) => {
+                let verdict = match on_error {
+                    OnError::Hold => return Err(LaneError::Parked { transform, reason }),
+                    OnError::DeadLetter => Verdict::Letter("permanent", reason),
+                    OnError::Drop => Verdict::Drop,
+                };
+                verdicts.whole.insert(stage, verdict);
+                Ok(())
+            }
+            CallError::Fault(fault) => {
+                let Some(suspects) = suspects.filter(|_| faults <= FAULTY_RECORDS_MAX) else {
+                    return Err(LaneError::Parked { transform, reason: fault.to_string() });
+                };
+                // A fault that no single record repeats gets another pass: it may have been the host's load.
+                if let Some((identity, fault)) = self.find_culprit(now, stage, &suspects, fault)? {
+                    tracing::warn!(
+                        transform = %transform, record = %identity, fault = %fault,
+                        "Plugin broke down on a record, which is set aside"
+                    );
+                    let verdict = Verdict::Letter(fault.kind.as_str(), fault.text);
+                    verdicts.single.insert((stage, identity), verdict);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Halves a failed call until one record fails alone, each time with a new instance. `None` when none does.
+    fn find_culprit(
+        &mut self,
+        now: Timestamp,
+        stage: usize,
+        suspects: &FrameBuffer,
+        mut fault: Fault,
+    ) -> Result<Option<(String, Fault)>, LaneError> {
+        let reader = FrameReader::new(suspects.bytes(), suspects.count(), Epoch::default(), Seq(1));
+        let records = reader.collect::<Result<Vec<_>, _>>()?;
+        let (mut low, mut high) = (0, records.len());
+        // A single record is repeated once before it is blamed for the time that it took.
+        let mut confirmed = fault.kind != FaultKind::Deadline;
+        while high - low > 1 || !confirmed {
+            let middle = if high - low > 1 { low + (high - low) / 2 } else { high };
+            if let Some(found) = self.fault_of(now, stage, &records[low..middle])? {
+                confirmed |= high - low == 1 || found.kind != FaultKind::Deadline;
+                (fault, high) = (found, middle);
+                continue;
+            }
+            if middle == high {
+                return Ok(None);
+            }
+            let Some(found) = self.fault_of(now, stage, &records[middle..high])? else {
+                return Ok(None);
+            };
+            confirmed |= found.kind != FaultKind::Deadline;
+            (fault, low) = (found, middle);
+        }
+        let mut identity = String::new();
+        write_record_identity(&mut identity, &self.place.lane, &records[low]);
+        Ok(Some((identity, fault)))
+    }
+
+    /// The fault of a new instance on these records, if it has one.
+    fn fault_of(
+        &mut self,
+        now: Timestamp,
+        stage: usize,
+        records: &[RecordView<'_>],
+    ) -> Result<Option<Fault>, LaneError> {
+        let stage = &mut self.stages[stage];
+        let result =
+            stage.fresh(&self.place).and_then(|mut instance| instance.process(now, records));
+        match result {
+            Err(CallError::Fault(fault)) => Ok(Some(fault)),
+            Err(CallError::Host(source)) => {
+                let transform = stage.transform.config.id.clone();
+                let reason = format!("the plugin host failed: {source}");
+                Err(LaneError::Later { transform, reason })
+            }
+            Ok(_) | Err(CallError::Retryable(_) | CallError::Permanent(_)) => Ok(None),
+        }
+    }
+
+    fn forget_instances(&mut self) {
+        for stage in &mut self.stages {
+            stage.instance = None;
+        }
+    }
+
+    fn pass(
+        &mut self,
+        now: Timestamp,
+        blocks: Box<dyn Iterator<Item = Result<FrameBlock, LaneError>>>,
+        output: &mut Output,
+        verdicts: &Verdicts,
+        aside: &mut SetAside,
+    ) -> Result<Vec<StateDelta>, Stop> {
+        for (index, stage) in self.stages.iter_mut().enumerate() {
+            stage.begin(&self.place).map_err(|error| Stop::Call {
+                stage: index,
+                error,
+                suspects: None,
+            })?;
+        }
+        let (records_max, bytes_max) = self.call_bounds();
+        let mut gathered = Vec::new();
+        let (mut records, mut bytes) = (0, 0);
+        for block in blocks {
+            let block = block?;
+            records += block.take as usize;
+            bytes += block.bytes.len();
+            gathered.push(block);
+            if records >= records_max || bytes >= bytes_max {
+                self.call(now, &gathered, output, verdicts, aside)?;
+                gathered.clear();
+                (records, bytes) = (0, 0);
+            }
+        }
+        if !gathered.is_empty() {
+            self.call(now, &gathered, output, verdicts, aside)?;
+        }
+        Ok(self.stages.iter_mut().map(Stage::end).collect())
+    }
+
+    /// How much is gathered before the first stage is called.
+    fn call_bounds(&self) -> (usize, usize) {
+        let first = &self.stages[0].transform.config;
+        (first.call_records_max as usize, first.call_bytes_max.as_usize())
+    }
+
+    /// Takes some blocks through all stages.
+    fn call(
+        &mut self,
+        now: Timestamp,
+        blocks: &[FrameBlock],
+        output: &mut Output,
+        verdicts: &Verdicts,
+        aside: &mut SetAside,
+    ) -> Result<(), Stop> {
+        let mut records = Vec::new();
+        for block in blocks {
+            for record in block.records() {
+                records.push(record?);
+            }
+        }
+        let last = self.stages.len() - 1;
+        let mut between = FrameBuffer::default();
+        self.stage(0, now, &records, verdicts, aside, &mut |record| {
+            if last == 0 { output.push(record) } else { push(&mut between, record) }
+        })?;
+        for index in 1..=last {
+            let made = std::mem::take(&mut between);
+            let reader = FrameReader::new(made.bytes(), made.count(), Epoch::default(), Seq(1));
+            let records = reader.collect::<Result<Vec<_>, _>>()?;
+            self.stage(index, now, &records, verdicts, aside, &mut |record| {
+                if index == last { output.push(record) } else { push(&mut between, record) }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes records through one stage, in calls within its bounds.
+    fn stage(
+        &mut self,
+        index: usize,
+        now: Timestamp,
+        records: &[RecordView<'_>],
+        verdicts: &Verdicts,
+        aside: &mut SetAside,
+        next: &mut dyn FnMut(&RecordView<'_>) -> Result<(), LaneError>,
+    ) -> Result<(), Stop> {
+        let kept;
+        let records = if verdicts.is_empty() {
+            records
+        } else {
+            kept = self.apply_verdicts(index, records, verdicts, aside);
+            &kept
+        };
+        let Self { stages, place, .. } = self;
+        let stage = &mut stages[index];
+        let mut rest = records;
+        while !rest.is_empty() {
+            let (now_called, later) = rest.split_at(stage.call_length(rest));
+            rest = later;
+            let outcomes = match stage.process(now, now_called) {
+                Ok(outcomes) => outcomes,
+                Err(error) => {
+                    let mut suspects = FrameBuffer::default();
+                    now_called.iter().for_each(|record| suspects.push(record));
+                    return Err(Stop::Call { stage: index, error, suspects: Some(suspects) });
+                }
+            };
+            for (record, outcome) in now_called.iter().zip(outcomes) {
+                stage.pass_on(place, record, outcome, aside, next)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The records that this stage's plugin still gets; the others are set aside or dropped as decided.
+    fn apply_verdicts<'a>(
+        &self,
+        index: usize,
+        records: &[RecordView<'a>],
+        verdicts: &Verdicts,
+        aside: &mut SetAside,
+    ) -> Vec<RecordView<'a>> {
+        let mut identity = String::new();
+        let stage = &self.stages[index];
+        let kept = records.iter().filter(|record| {
+            write_record_identity(&mut identity, &self.place.lane, record);
+            match verdicts.find(index, &identity) {
+                None => true,
+                Some(Verdict::Drop) => false,
+                Some(Verdict::Letter(class, reason)) => {
+                    aside.letters.push(stage.letter(&identity, record, class, reason.clone()));
+                    false
+                }
+            }
+        });
+        kept.copied().collect()
+    }
+}
+
+fn push(frames: &mut FrameBuffer, record: &RecordView<'_>) -> Result<(), LaneError> {
+    frames.push(record);
+    Ok(())
+}
+
+impl Stage {
+    fn fresh(&self, place: &LanePlace) -> Result<Instance, CallError> {
+        let view = StateView::new(Arc::clone(&self.state), StateDelta::new());
+        self.transform.plugin.instantiate(place, view)
+    }
+
+    /// Has an instance ready for a new batch, with the state as it is before it.
+    fn begin(&mut self, place: &LanePlace) -> Result<(), CallError> {
+        match &mut self.instance {
+            Some(instance) if self.transform.config.instance == InstanceLife::Reuse => {
+                let view = StateView::new(Arc::clone(&self.state), StateDelta::new());
+                drop(instance.replace_state(view));
+            }
+            _ => self.instance = Some(self.fresh(place)?),
+        }
+        Ok(())
+    }
+
+    /// What the batch changed. The instance goes, unless it is to be used again.
+    fn end(&mut self) -> StateDelta {
+        match self.transform.config.instance {
+            InstanceLife::PerBatch => {
+                self.instance.take().map(|instance| instance.into_state().into_delta())
+            }
+            InstanceLife::Reuse => self
+                .instance
+                .as_mut()
+                .map(|instance| instance.replace_state(StateView::default()).into_delta()),
+        }
+        .unwrap_or_default()
+    }
+
+    fn process(
+        &mut self,
+        now: Timestamp,
+        records: &[RecordView<'_>],
+    ) -> Result<Vec<Outcome>, CallError> {
+        match &mut self.instance {
+            Some(instance) => instance.process(now, records),
+            None => Err(CallError::Host("the stage has no instance".into())),
+        }
+    }
+
+    /// How many of these records fit one call; at least one.
+    fn call_length(&self, records: &[RecordView<'_>]) -> usize {
+        let config = &self.transform.config;
+        let bytes_max = config.call_bytes_max.as_usize();
+        let mut bytes = 0;
+        let fitting = records.iter().take(config.call_records_max as usize).take_while(|record| {
+            bytes += record.size_bytes();
+            bytes <= bytes_max
+        });
+        fitting.count().max(1)
+    }
+
+    fn pass_on(
+        &mut self,
+        place: &LanePlace,
+        record: &RecordView<'_>,
+        outcome: Outcome,
+        aside: &mut SetAside,
+        next: &mut dyn FnMut(&RecordView<'_>) -> Result<(), LaneError>,
+    ) -> Result<(), LaneError> {
+        match outcome {
+            Outcome::Keep => next(record),
+            Outcome::Drop => Ok(()),
+            Outcome::Payload(payload) => next(&RecordView { payload: &payload, ..*record }),
+            Outcome::Replace(draft) => {
+                self.headers.clear();
+                next(&drafted(record, &draft, record.origin, &mut self.headers))
+            }
+            Outcome::Split(drafts) => {
+                for (number, draft) in (0..).zip(&drafts) {
+                    self.path.set(record.origin.path, number);
+                    let origin = Origin { path: self.path.as_path(), ..record.origin };
+                    self.headers.clear();
+                    next(&drafted(record, draft, origin, &mut self.headers))?;
+                }
+                Ok(())
+            }
+            Outcome::Reject(reason) => {
+                let mut identity = String::new();
+                write_record_identity(&mut identity, &place.lane, record);
+                aside.letters.push(self.letter(&identity, record, "rejected", reason));
+                Ok(())
+            }
+        }
+    }
+
+    fn letter(
+        &self,
+        identity: &str,
+        record: &RecordView<'_>,
+        class: &'static str,
+        reason: String,
+    ) -> StageLetter {
+        StageLetter {
+            stage: self.transform.config.id.to_string(),
+            plugin_sha256: self.transform.plugin.digest(),
+            class,
+            reason,
+            record: identity.to_owned(),
+            seq: record.seq,
+            time: record.time,
+            subject: record.subject.to_owned(),
+            headers: record.headers.as_bytes().to_vec(),
+            payload: record.payload.to_vec(),
+        }
+    }
+}
+
+fn drafted<'a>(
+    record: &RecordView<'a>,
+    draft: &'a Draft,
+    origin: Origin<'a>,
+    headers: &'a mut HeadersBuffer,
+) -> RecordView<'a> {
+    for (name, value) in &draft.headers {
+        headers.push(name, value);
+    }
+    RecordView {
+        origin,
+        time: draft.time.unwrap_or(record.time),
+        subject: &draft.subject,
+        headers: headers.as_headers(),
+        payload: &draft.payload,
+        ..*record
+    }
+}
