@@ -1,25 +1,98 @@
-//! What the people who work on Waystation run: `cargo xtask plugins`.
+//! `cargo xtask`: what the people who work on Waystation run.
+//!
+//! Every command installs what it needs, says what and why before it does, and shows what it is at and how long that
+//! took. What is data goes to standard output, everything else to standard error.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a tool for the terminal: it prints, takes the time of its steps, and no agent code runs in it"
+)]
 
-mod plugins;
-
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod ci;
+mod demo;
+mod install;
+mod licences;
+mod nats;
+mod plugins;
+mod process;
+mod sensors;
+mod spdx;
+mod suite;
+mod ui;
+
+/// What the people who work on Waystation run.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Show the whole way of 100 000 records, from a file through the journal and a plugin into files.
+    Demo(demo::Arguments),
+    /// Install what the tests need, build the guests, and run all tests.
+    Test {
+        /// Filters and options for `cargo nextest run` (or for `cargo test`, where nextest is not installed).
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FILTER")]
+        filter: Vec<String>,
+    },
+    /// Run everything that must be green before a change is taken.
+    Ci {
+        /// Build the release binary too.
+        #[arg(long)]
+        full: bool,
+    },
+    /// Build the plugins and the guests of the tests into target/plugins/.
+    Plugins {
+        /// The ones to build; all of them when none is named.
+        names: Vec<String>,
+    },
+    /// Measure a part in a release build, and keep the figures in target/bench/NAME.json.
+    Bench(bench::Arguments),
+}
+
 fn main() -> ExitCode {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let result = match arguments.first().map(String::as_str) {
-        Some("plugins") => {
-            let names: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
-            plugins::run(root, &names)
-        }
-        _ => Err(anyhow::anyhow!("usage: cargo xtask plugins [NAME…]")),
+    let root = root();
+    let result = match Arguments::parse().command {
+        Task::Demo(arguments) => demo::run(&root, &arguments).map(|()| true),
+        Task::Test { filter } => suite::run_all(&root, &filter),
+        Task::Ci { full } => ci::run(&root, full),
+        Task::Plugins { names } => build_plugins(&root, &names).map(|()| true),
+        Task::Bench(arguments) => bench::run(&root, &arguments).map(|()| true),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            plugins::say(&format!("error: {error:#}"));
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// The root of the checkout: the folder above this package.
+fn root() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().expect("the package lies in a folder of the workspace").to_owned()
+}
+
+fn build_plugins(root: &Path, names: &[String]) -> Result<()> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let step = ui::Step::start("building plugins");
+    let files = plugins::build(root, if names.is_empty() { None } else { Some(&names) })?;
+    step.done();
+    for file in files {
+        println!("{}", file.display());
+    }
+    Ok(())
 }

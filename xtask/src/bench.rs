@@ -1,0 +1,62 @@
+//! `cargo xtask bench`: runs one of the agent's measuring examples and keeps its figures.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process;
+use crate::ui::{self, Step};
+
+/// Arguments of `bench`.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// What to measure.
+    #[arg(value_parser = ["journal", "pipeline"])]
+    name: String,
+    /// Print the figures as JSON on standard output too.
+    #[arg(long)]
+    json: bool,
+    /// Arguments for the measuring program, after `--`.
+    #[arg(last = true)]
+    arguments: Vec<String>,
+}
+
+/// Runs the example `bench_NAME` of the agent in a release build. It prints its table on standard error and its JSON on
+/// standard output.
+pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
+    let example = format!("bench_{}", arguments.name);
+    let step = Step::start("building the release binaries");
+    process::run(
+        process::cargo(root).args(["build", "--release", "-p", "waystation", "--bin"]).args([
+            "waystation",
+            "--example",
+            &example,
+        ]),
+    )?;
+    step.done();
+    let step = Step::start(format!("measuring: {}", arguments.name));
+    let mut command = process::cargo(root);
+    command.args(["run", "--quiet", "--release", "-p", "waystation", "--example", &example, "--"]);
+    let output = command
+        .args(&arguments.arguments)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start {}", process::shown(&command)))?;
+    if !output.status.success() {
+        bail!("{} failed: {}", process::shown(&command), output.status);
+    }
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("what {example} printed is not JSON"))?;
+    step.done();
+    let folder = root.join("target/bench");
+    let file = folder.join(format!("{}.json", arguments.name));
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(&file, format!("{figures:#}\n")))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    ui::say(&format!("figures: target/bench/{}.json", arguments.name));
+    if arguments.json {
+        println!("{figures}");
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! `cargo xtask ci`: everything that must be green before a change is taken.
+//!
+//! A section that fails does not keep the others from running. The last line is `N passed, N failed`: the tests, and one
+//! more failure for each section that failed otherwise.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::suite::{self, Counts};
+use crate::ui::{self, Align, Step};
+use crate::{licences, process};
+
+/// The manifest of the guests' workspace.
+const GUESTS: &str = "plugins/Cargo.toml";
+
+/// One check.
+struct Section {
+    name: &'static str,
+    /// Runs it; sections without tests count none.
+    run: fn(&Path) -> Result<Counts>,
+}
+
+/// The sections, quick ones first.
+const SECTIONS: [Section; 9] = [
+    Section { name: "format", run: format },
+    Section { name: "licences, duplicates", run: dependencies },
+    Section { name: "clippy", run: clippy },
+    Section { name: "documentation", run: documentation },
+    Section { name: "test set-up, plugins", run: prepare },
+    Section { name: "plugins: format", run: guests_format },
+    Section { name: "plugins: clippy", run: guests_clippy },
+    Section { name: "plugins: tests", run: guests_tests },
+    Section { name: "tests", run: tests },
+];
+
+/// What only `--full` runs.
+const FULL_SECTIONS: [Section; 1] = [Section { name: "release build", run: release }];
+
+/// How a section ended.
+struct Ended {
+    name: &'static str,
+    elapsed: Duration,
+    result: Result<Counts>,
+}
+
+/// Runs all sections, prints a table of them, and returns whether all were good.
+pub(crate) fn run(root: &Path, full: bool) -> Result<bool> {
+    let full_sections = if full { FULL_SECTIONS.as_slice() } else { &[] };
+    let ended: Vec<Ended> = SECTIONS
+        .iter()
+        .chain(full_sections)
+        .map(|section| {
+            let step = Step::start(section.name);
+            let begin = Instant::now();
+            let result = (section.run)(root);
+            match &result {
+                Ok(_) => step.done(),
+                Err(error) => eprintln!("error: {error:#}"),
+            }
+            Ended { name: section.name, elapsed: begin.elapsed(), result }
+        })
+        .collect();
+    eprint!("\n{}\n", table(&ended));
+    let total = total(&ended);
+    // Both streams may end up in one file: the count has to be its last line.
+    eprintln!("{}", total.line());
+    Ok(total.failed == 0)
+}
+
+fn table(ended: &[Ended]) -> String {
+    let rows: Vec<[String; 4]> = ended
+        .iter()
+        .map(|Ended { name, elapsed, result }| {
+            let (state, note) = match result {
+                Ok(counts) if *counts == Counts::default() => ("ok", String::new()),
+                Ok(counts) if counts.failed == 0 => ("ok", counts.line()),
+                Ok(counts) => ("FAILED", counts.line()),
+                Err(error) => ("FAILED", error.to_string().lines().next().unwrap_or("").to_owned()),
+            };
+            [(*name).to_owned(), state.to_owned(), ui::seconds(*elapsed), note]
+        })
+        .collect();
+    ui::table([Align::Left, Align::Left, Align::Right, Align::Left], &rows)
+}
+
+fn total(ended: &[Ended]) -> Counts {
+    ended.iter().fold(Counts::default(), |total, Ended { result, .. }| {
+        total.and(match result {
+            Ok(counts) => *counts,
+            Err(_) => Counts { passed: 0, failed: 1 },
+        })
+    })
+}
+
+/// Runs a command that counts no tests.
+fn plain(command: &mut std::process::Command) -> Result<Counts> {
+    process::run(command).map(|()| Counts::default())
+}
+
+fn format(root: &Path) -> Result<Counts> {
+    plain(process::cargo(root).args(["fmt", "--all", "--check"]))
+}
+
+fn dependencies(root: &Path) -> Result<Counts> {
+    licences::check(root, &[Path::new("Cargo.toml"), Path::new(GUESTS)])?;
+    Ok(Counts::default())
+}
+
+fn clippy(root: &Path) -> Result<Counts> {
+    let mut command = process::cargo(root);
+    command.args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
+    plain(&mut command)
+}
+
+fn documentation(root: &Path) -> Result<Counts> {
+    let mut command = process::cargo(root);
+    command.args(["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"]);
+    plain(command.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn prepare(root: &Path) -> Result<Counts> {
+    suite::prepare(root)?;
+    Ok(Counts::default())
+}
+
+fn guests_format(root: &Path) -> Result<Counts> {
+    plain(process::cargo(root).args(["fmt", "--all", "--check", "--manifest-path", GUESTS]))
+}
+
+/// On the host's own target: what differs on the guests' is little, and their build shows it.
+fn guests_clippy(root: &Path) -> Result<Counts> {
+    let mut command = process::cargo(root);
+    command.args(["clippy", "--workspace", "--all-targets", "--locked", "--manifest-path", GUESTS]);
+    plain(command.args(["--", "-D", "warnings"]))
+}
+
+fn guests_tests(root: &Path) -> Result<Counts> {
+    suite::run(root, &["--workspace", "--manifest-path", GUESTS], &[])
+}
+
+fn tests(root: &Path) -> Result<Counts> {
+    let counts = suite::agent(root, &[])?;
+    if counts.passed + counts.failed == 0 {
+        bail!("no test was run");
+    }
+    Ok(counts)
+}
+
+fn release(root: &Path) -> Result<Counts> {
+    plain(process::cargo(root).args(["build", "--release", "-p", "waystation", "--locked"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    fn ended(name: &'static str, result: Result<Counts>) -> Ended {
+        Ended { name, elapsed: Duration::from_millis(1_500), result }
+    }
+
+    #[test]
+    fn a_failed_section_counts_beside_the_tests() {
+        let ended = [
+            ended("format", Err(anyhow!("cargo fmt failed\nwith more"))),
+            ended("clippy", Ok(Counts::default())),
+            ended("tests", Ok(Counts { passed: 17, failed: 1 })),
+        ];
+        assert_eq!(total(&ended).line(), "17 passed, 2 failed");
+        assert_eq!(
+            table(&ended),
+            "  format  FAILED  1.5 s  cargo fmt failed\n  clippy  ok      1.5 s\n  \
+             tests   FAILED  1.5 s  17 passed, 1 failed\n"
+        );
+    }
+}
