@@ -12,7 +12,6 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod bench;
@@ -67,7 +66,10 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::run(&root, &arguments).map(|()| true),
         Task::Test { filter } => suite::run_all(&root, &filter),
         Task::Ci { full } => ci::run(&root, full),
-        Task::Plugins { names } => build_plugins(&root, &names).map(|()| true),
+        Task::Plugins { names } => {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            plugins::run(&root, &names).map(|()| true)
+        }
         Task::Bench(arguments) => bench::run(&root, &arguments).map(|()| true),
     };
     match result {
@@ -84,15 +86,4 @@ fn main() -> ExitCode {
 fn root() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().expect("the package lies in a folder of the workspace").to_owned()
-}
-
-fn build_plugins(root: &Path, names: &[String]) -> Result<()> {
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let step = ui::Step::start("building plugins");
-    let files = plugins::build(root, if names.is_empty() { None } else { Some(&names) })?;
-    step.done();
-    for file in files {
-        println!("{}", file.display());
-    }
-    Ok(())
 }
