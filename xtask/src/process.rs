@@ -7,10 +7,21 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// `cargo` in the root of the workspace.
+/// What `cargo run` sets for us. Some build scripts look at it, so that a cargo that inherited it would build crates anew
+/// that a cargo called by hand has built, and the other way round.
+const VARIABLES_OF_CARGO_RUN: [&str; 4] =
+    ["CARGO_BIN_", "CARGO_CRATE_", "CARGO_MANIFEST_", "CARGO_PKG_"];
+
+/// `cargo` in the root of the workspace, as if called by hand.
 pub(crate) fn cargo(root: &Path) -> Command {
     let mut command = Command::new("cargo");
-    command.current_dir(root);
+    command.current_dir(root).env_remove("CARGO");
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if VARIABLES_OF_CARGO_RUN.iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 
