@@ -137,7 +137,9 @@ fn guests_clippy(root: &Path) -> Result<Counts> {
 }
 
 fn guests_tests(root: &Path) -> Result<Counts> {
-    suite::run(root, &["--workspace", "--manifest-path", GUESTS], &[])
+    let counts = suite::run(root, &["--workspace", "--manifest-path", GUESTS], &[])?;
+    Ok(counts
+        .and(suite::documentation(root, &["-p", "waystation-plugin", "--manifest-path", GUESTS])?))
 }
 
 fn tests(root: &Path) -> Result<Counts> {

@@ -51,9 +51,12 @@ pub(crate) fn agent(root: &Path, filter: &[String]) -> Result<Counts> {
     if !filter.is_empty() {
         return Ok(counts);
     }
-    let mut documentation = process::cargo(root);
-    documentation.args(["test", "--quiet", "-p", "waystation", "--doc"]);
-    Ok(counts.and(counted(&mut documentation)?))
+    Ok(counts.and(documentation(root, &["-p", "waystation"])?))
+}
+
+/// The examples in the documentation, which nextest does not run.
+pub(crate) fn documentation(root: &Path, selection: &[&str]) -> Result<Counts> {
+    counted(process::cargo(root).args(["test", "--quiet", "--doc"]).args(selection))
 }
 
 /// Runs the tests of a workspace.
@@ -64,7 +67,7 @@ pub(crate) fn run(root: &Path, selection: &[&str], filter: &[String]) -> Result<
         command.args(["--status-level", "slow"]).args(selection).args(filter);
     } else {
         ui::say("cargo-nextest is not installed: `cargo test` does the same, more slowly");
-        command.args(["test", "--no-fail-fast", "--all-targets"]).args(selection).args(filter);
+        command.args(["test", "--no-fail-fast", "--tests"]).args(selection).args(filter);
     }
     counted(&mut command)
 }
@@ -83,10 +86,10 @@ fn counted(command: &mut std::process::Command) -> Result<Counts> {
 }
 
 /// What a summary line of nextest (`Summary [ 1.2s] 5 tests run: 3 passed (1 slow), 1 failed, 1 timed out, 0 skipped`)
-/// or of `cargo test` (`test result: ok. 3 passed; 0 failed; …`) counts.
+/// or of `cargo test` (`test result: ok. 3 passed; 0 failed; …`) counts. What nextest repeats of a failed test's own
+/// output is indented, and is not counted again.
 fn counts_of_line(line: &str) -> Option<Counts> {
-    let line = line.trim_start();
-    let parts = if line.starts_with("Summary [") {
+    let parts = if line.trim_start().starts_with("Summary [") {
         line.split_once(" run: ")?.1
     } else {
         line.strip_prefix("test result: ")?.split_once(". ")?.1
@@ -138,6 +141,8 @@ mod tests {
         for (line, passed, failed) in cases {
             assert_eq!(counts_of_line(line), Some(Counts { passed, failed }), "{line}");
         }
-        assert_eq!(counts_of_line("        PASS [   0.004s] xtask suite::tests::x"), None);
+        let others =
+            ["        PASS [   0.004s] xtask x", "    test result: ok. 1 passed; 0 failed;"];
+        assert_eq!(others.map(counts_of_line), [None, None]);
     }
 }

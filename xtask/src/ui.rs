@@ -5,21 +5,19 @@ use std::time::{Duration, Instant};
 
 /// A step that has begun. Dropped without [`Step::done`], it says nothing: the error that ended it is printed instead.
 pub(crate) struct Step {
-    name: String,
     begin: Instant,
 }
 
 impl Step {
     /// Says that `name` begins.
-    pub(crate) fn start(name: impl Into<String>) -> Self {
-        let name = name.into();
-        eprintln!("==> {name}");
-        Self { name, begin: Instant::now() }
+    pub(crate) fn start(name: impl AsRef<str>) -> Self {
+        eprintln!("==> {}", name.as_ref());
+        Self { begin: Instant::now() }
     }
 
     /// Says that it is over, and how long it took.
     pub(crate) fn done(self) {
-        eprintln!("    {}: done in {}", self.name, seconds(self.begin.elapsed()));
+        eprintln!("    done in {}", seconds(self.begin.elapsed()));
     }
 }
 
