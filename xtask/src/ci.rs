@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::suite::{self, Counts};
 use crate::ui::{self, Align, Step};
-use crate::{licences, process};
+use crate::{install, licences, process};
 
 /// The manifest of the guests' workspace.
 const GUESTS: &str = "plugins/Cargo.toml";
@@ -48,6 +48,10 @@ struct Ended {
 /// Runs all sections, prints a table of them, and returns whether all were good.
 pub(crate) fn run(root: &Path, full: bool) -> Result<bool> {
     let full_sections = if full { FULL_SECTIONS.as_slice() } else { &[] };
+    if let Err(error) = install::rust_components() {
+        // The sections that need them fail by themselves; the others have something to say all the same.
+        eprintln!("error: {error:#}");
+    }
     let ended: Vec<Ended> = SECTIONS
         .iter()
         .chain(full_sections)

@@ -80,6 +80,23 @@ fn working_pip() -> Option<&'static [&'static str]> {
     })
 }
 
+/// Installs rustfmt and clippy, which a minimal Rust toolchain lacks.
+pub(crate) fn rust_components() -> Result<()> {
+    let missing: Vec<&str> = [("fmt", "rustfmt"), ("clippy", "clippy")]
+        .into_iter()
+        .filter(|(command, _)| !process::works("cargo", &[command, "--version"]))
+        .map(|(_, component)| component)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let step = Step::start(format!("installing with rustup: {}", missing.join(", ")));
+    ui::say("why: CI checks the format and the lints");
+    process::run(Command::new("rustup").args(["component", "add"]).args(&missing))?;
+    step.done();
+    Ok(())
+}
+
 /// Installs Debian packages, as root or through sudo.
 pub(crate) fn apt(packages: &[&str], why: &str) -> Result<()> {
     let names = packages.join(" ");
