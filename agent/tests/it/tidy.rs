@@ -12,8 +12,8 @@ use lexer::Token;
 
 /// Most lines of a source file.
 const FILE_LINES_MAX: usize = 800;
-/// Folders that hold nothing of ours.
-const SKIPPED: [&str; 5] = [".git", ".tools", "target", "node_modules", "snapshots"];
+/// Folders that hold nothing of ours, or what is broken on purpose.
+const SKIPPED: [&str; 6] = [".git", ".tools", "target", "node_modules", "snapshots", "fixtures"];
 /// Endings of the files that people wrote.
 const TEXT: [&str; 14] = [
     "c", "go", "h", "js", "json", "md", "proto", "py", "rs", "service", "sh", "toml", "txt", "wit",
