@@ -14,6 +14,7 @@ pub mod units;
 
 // layer 1: vocabulary
 pub mod record;
+pub mod settings;
 pub mod telemetry;
 
 // layer 2: mechanisms

@@ -47,6 +47,10 @@ pub const WAL_CHECKPOINT_PAGES: u32 = 4000;
 
 /// Batches a lane seals ahead of their delivery.
 pub const SEALED_AHEAD_MAX: usize = 4;
+/// Most input records of one batch that a config may ask for.
+pub const BATCH_RECORDS_MAX: u32 = 1_000_000;
+/// Most input bytes of one batch that a config may ask for.
+pub const BATCH_BYTES_MAX: u64 = 1 << 30;
 /// Times one batch is run again for one more record that a plugin faults on, before the plugin is parked.
 pub const FAULTY_RECORDS_MAX: usize = 8;
 /// Parts of one batch.
@@ -102,6 +106,10 @@ pub const COMPILED_FILES_MAX: usize = 64;
 
 /// Most bytes of the config file.
 pub const CONFIG_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Problems of the config file that are kept and shown; more are counted.
+pub const CONFIG_PROBLEMS_MAX: usize = 200;
+/// Times the config file is parsed again without the lines that are no TOML.
+pub const CONFIG_PARSES_MAX: usize = 8;
 /// Time a `status` client waits for the agent.
 pub const ADMIN_CLIENT_TIMEOUT_MS: u64 = 5_000;
 /// Connections the admin server holds at once.

@@ -1,6 +1,10 @@
 //! A `[pipelines.NAME]` table.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use crate::record::id::{PipelineId, SinkId, SourceId, TransformId};
+use crate::settings::{Complaint, Field, Table};
 
 /// Where a new lane begins in a stream that has records already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,4 +29,40 @@ pub struct PipelineConfig {
     pub sinks: Vec<SinkId>,
     /// `start`, default `"earliest"`.
     pub start: Start,
+}
+
+impl PipelineConfig {
+    /// Reads `[pipelines.ID]`. `None` when something is missing, which was reported.
+    #[must_use]
+    pub fn read(id: Option<PipelineId>, table: &Table<'_>) -> Option<Self> {
+        table.later(&["subjects"]);
+        let sources =
+            names(table, "sources", "Where its records come from.").at_least_one().required();
+        let transforms = names(table, "transforms", "What its records go through, in this order.")
+            .or(Vec::new());
+        let sinks = names(table, "sinks", "Where its records go to.").at_least_one().required();
+        let words = [("earliest", Start::Earliest), ("now", Start::Now)];
+        let start = table
+            .choice(
+                "start",
+                "Where a new lane begins in a stream that has records already.",
+                &words,
+            )
+            .or(Start::default());
+        Some(Self { id: id?, sources: sources?, transforms, sinks: sinks?, start })
+    }
+}
+
+fn names<'t, 'r, T>(
+    table: &'t Table<'r>,
+    key: &'static str,
+    doc: &'static str,
+) -> Field<'t, 'r, Vec<T>>
+where
+    T: FromStr + Display + 'r,
+    T::Err: Display,
+{
+    table.list_of(key, doc, "a list of names", |text| {
+        text.parse().map_err(|error: T::Err| Complaint::new(error.to_string()))
+    })
 }

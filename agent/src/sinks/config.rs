@@ -1,21 +1,23 @@
 //! A `[sinks.NAME]` table: its kind, and what all kinds have in common.
 
+use crate::settings::{Complaint, Kind, Table};
 use std::time::Duration;
 
 use super::file::config::FileSinkConfig;
 use super::nats::config::NatsSinkConfig;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, Jitter};
+use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
 use crate::record::id::SinkId;
 use crate::units::ByteSize;
 
 /// When a lane stops adding to a batch. Whichever comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchConfig {
-    /// `batch.records_max`: input records; default 1000, for files 50 000.
+    /// `batch.records_max`: input records; default 1000, for files 50 000; 1 to 1 000 000.
     pub records_max: u32,
-    /// `batch.bytes_max`: bytes of the input records; default `"1MiB"`, for files `"8MiB"`; one record is always taken.
+    /// `batch.bytes_max`: bytes of the input records; default `"1MiB"`, for files `"8MiB"`; 1 B to 1 GiB; one record is always taken.
     pub bytes_max: ByteSize,
-    /// `batch.linger`: how long the first record may wait for more; default `"1s"`, for files `"30s"`.
+    /// `batch.linger`: how long the first record may wait for more; default `"1s"`, for files `"30s"`; at most 24 h.
     pub linger: Duration,
 }
 
@@ -23,8 +25,9 @@ pub struct BatchConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryConfig {
     /// `retry.backoff` (default `"200ms"`), `retry.backoff_max` (default `"30s"`) and `retry.jitter` (default `"full"`).
+    /// Both waits 1 ms to 1 h.
     pub backoff: Backoff,
-    /// `retry.attempt_timeout`: after this an attempt has failed with unknown outcome; default `"30s"`.
+    /// `retry.attempt_timeout`: after this an attempt has failed with unknown outcome; default `"30s"`, 100 ms to 1 h.
     pub attempt_timeout: Duration,
 }
 
@@ -67,4 +70,105 @@ pub struct SinkConfig {
     pub retry: RetryConfig,
     /// What stands under it, by `type`.
     pub kind: SinkKind,
+}
+
+/// The kinds of sink, by the word for `type`.
+const KINDS: &[Kind<(SinkKind, BatchConfig)>] = &[
+    Kind { name: "file", read: FileSinkConfig::read },
+    Kind { name: "nats", read: NatsSinkConfig::read },
+    Kind { name: "stdout", read: StdoutSinkConfig::read },
+];
+
+const KINDS_LATER: &[&str] = &["http", "plugin"];
+
+impl SinkConfig {
+    /// Reads `[sinks.ID]`. `None` when something is missing, which was reported.
+    #[must_use]
+    pub fn read(id: Option<SinkId>, table: &Table<'_>) -> Option<Self> {
+        table.later(&["rate", "limiter", "on_conflict"]);
+        let kind = table.kind(KINDS, KINDS_LATER, "What the sink is.");
+        let retry = RetryConfig::read(&table.table("retry"));
+        let (kind, batch) = kind?;
+        Some(Self { id: id?, batch, retry, kind })
+    }
+}
+
+impl BatchConfig {
+    /// What most kinds begin with.
+    pub const STREAM: Self =
+        Self { records_max: 1000, bytes_max: ByteSize(1 << 20), linger: Duration::from_secs(1) };
+    /// What files begin with: few large ones.
+    pub const FILE: Self =
+        Self { records_max: 50_000, bytes_max: ByteSize(8 << 20), linger: Duration::from_secs(30) };
+
+    /// Reads `batch`.
+    #[must_use]
+    pub fn read(table: &Table<'_>, default: Self) -> Self {
+        Self {
+            records_max: table
+                .integer("records_max", "Most records of a batch.")
+                .within(1..=BATCH_RECORDS_MAX)
+                .or(default.records_max),
+            bytes_max: table
+                .size("bytes_max", "Most bytes of a batch's records; one record is always taken.")
+                .within(ByteSize(1)..=ByteSize(BATCH_BYTES_MAX))
+                .or(default.bytes_max),
+            linger: table
+                .duration("linger", "How long the first record may wait for more.")
+                .within(Duration::ZERO..=Duration::from_hours(24))
+                .or(default.linger),
+        }
+    }
+}
+
+impl RetryConfig {
+    fn read(table: &Table<'_>) -> Self {
+        table.later(&["budget", "on_exhausted"]);
+        let bounds = Duration::from_millis(1)..=Duration::from_hours(1);
+        let base = table
+            .duration("backoff", "The wait after the first failure; it doubles with each.")
+            .within(bounds.clone())
+            .or(Duration::from_millis(200));
+        let max = table
+            .duration("backoff_max", "The longest wait.")
+            .within(bounds)
+            .or(Duration::from_secs(30).max(base));
+        let jitter = table
+            .choice(
+                "jitter",
+                "Whether a wait is drawn between nothing and its full length.",
+                &[("full", Jitter::Full), ("none", Jitter::None)],
+            )
+            .or(Jitter::Full);
+        let attempt_timeout = table
+            .duration("attempt_timeout", "After this an attempt has failed with unknown outcome.")
+            .within(Duration::from_millis(100)..=Duration::from_hours(1))
+            .or(Duration::from_secs(30));
+        let backoff = Backoff::new(base, max.max(base), jitter)
+            .expect("base is at least a millisecond and max no less");
+        if max < base {
+            let path = table.path("backoff_max");
+            let place = table.reading().place(&path).map(|place| place.value);
+            let message = "`backoff_max` must not be shorter than `backoff`";
+            table.reading().error(path, place, Complaint::new(message));
+        }
+        Self { backoff, attempt_timeout }
+    }
+}
+
+impl LineFormat {
+    /// Reads `format`.
+    #[must_use]
+    pub fn read(table: &Table<'_>) -> Self {
+        let words = [("lines", Self::Lines), ("json", Self::Json)];
+        table.choice("format", "How a record stands in its line.", &words).or(Self::default())
+    }
+}
+
+impl StdoutSinkConfig {
+    fn read(table: &Table<'_>) -> Option<(SinkKind, BatchConfig)> {
+        let format = LineFormat::read(table);
+        let batch = BatchConfig::read(&table.table("batch"), BatchConfig::STREAM);
+        Some((SinkKind::Stdout(Self { format }), batch))
+    }
 }

@@ -1,8 +1,10 @@
 //! A `[sources.NAME]` table: its kind, and what several kinds have in common.
 
+use crate::settings::{Kind, Table, template};
 use std::time::Duration;
 
 use super::file::config::FileSourceConfig;
+use crate::limits::{RECORD_BYTES_MAX, RECORD_BYTES_MAX_DEFAULT, SUBJECT_BYTES_MAX};
 use crate::record::id::SourceId;
 use crate::units::ByteSize;
 
@@ -30,9 +32,9 @@ pub struct LineLimits {
 /// Settings of a source that makes records up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GenerateSourceConfig {
-    /// `records`: how many; default none, without end (refused with `--once`).
+    /// `records`: how many, at least 1; default none, without end (refused with `--once`).
     pub records: Option<u64>,
-    /// `every`: time between two; default `"1s"`; `"0ms"` makes them as fast as they are taken.
+    /// `every`: time between two; default `"1s"`; `"0ms"` makes them as fast as they are taken; at most 24 h.
     pub every: Duration,
     /// `payload`: a template with `{n}` (from 1) and `{time}` (RFC 3339); default `{"n":{n},"time":"{time}"}`.
     pub payload: String,
@@ -67,4 +69,85 @@ pub struct SourceConfig {
     pub id: SourceId,
     /// What stands under it, by `type`.
     pub kind: SourceKind,
+}
+
+/// The kinds of source, by the word for `type`.
+const KINDS: &[Kind<SourceKind>] = &[
+    Kind { name: "file", read: FileSourceConfig::read },
+    Kind { name: "generate", read: GenerateSourceConfig::read },
+    Kind { name: "stdin", read: StdinSourceConfig::read },
+];
+
+const KINDS_LATER: &[&str] =
+    &["http", "tcp", "udp", "syslog", "mqtt", "nats", "metrics", "journald"];
+
+impl SourceConfig {
+    /// Reads `[sources.ID]`. `None` when something is missing, which was reported.
+    #[must_use]
+    pub fn read(id: Option<SourceId>, table: &Table<'_>) -> Option<Self> {
+        table.later(&["framing", "time_from", "stamp", "after_read", "multiline"]);
+        let kind = table.kind(KINDS, KINDS_LATER, "What the source is.");
+        Some(Self { id: id?, kind: kind? })
+    }
+}
+
+impl GenerateSourceConfig {
+    fn read(table: &Table<'_>) -> Option<SourceKind> {
+        let records = table
+            .integer::<u64>("records", "How many; without it there is no end.")
+            .within(1..=u64::MAX >> 1)
+            .optional();
+        let every = table
+            .duration("every", "Time between two; \"0ms\" makes them as fast as they are taken.")
+            .within(Duration::ZERO..=Duration::from_hours(24))
+            .or(Duration::from_secs(1));
+        let payload = table
+            .text("payload", "A template with {n} (from 1) and {time} (RFC 3339).")
+            .or(r#"{"n":{n},"time":"{time}"}"#.to_owned());
+        let subject = read_subject(table, &["source"]);
+        Some(SourceKind::Generate(Self { records, every, payload, subject }))
+    }
+}
+
+impl StdinSourceConfig {
+    fn read(table: &Table<'_>) -> Option<SourceKind> {
+        let subject = read_subject(table, &["source"]);
+        Some(SourceKind::Stdin(Self { subject, limits: LineLimits::read(table) }))
+    }
+}
+
+impl LineLimits {
+    /// Reads `record_bytes_max` and `on_oversize`.
+    #[must_use]
+    pub fn read(table: &Table<'_>) -> Self {
+        let words = [
+            ("dead_letter", OnOversize::DeadLetter),
+            ("truncate", OnOversize::Truncate),
+            ("drop", OnOversize::Drop),
+        ];
+        Self {
+            record_bytes_max: table
+                .size("record_bytes_max", "Longest record.")
+                .within(ByteSize(1)..=ByteSize(RECORD_BYTES_MAX as u64))
+                .or(ByteSize(RECORD_BYTES_MAX_DEFAULT)),
+            on_oversize: table
+                .choice("on_oversize", "What becomes of a longer one.", &words)
+                .or(OnOversize::default()),
+        }
+    }
+}
+
+/// Reads the template `subject`.
+pub(super) fn read_subject(table: &Table<'_>, placeholders: &'static [&'static str]) -> String {
+    table
+        .text("subject", "The routing string of its records, a template.")
+        .check(move |text| {
+            if text.len() > SUBJECT_BYTES_MAX {
+                let message =
+                    format!("`subject` must not be longer than {SUBJECT_BYTES_MAX} bytes");
+                return Err(crate::settings::Complaint::new(message));
+            }
+            template::parse(text, placeholders, &["field", "header"]).map(|_| ())
+        })
+        .or("{source}".to_owned())
 }

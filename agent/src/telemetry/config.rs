@@ -1,5 +1,7 @@
 //! The `[log]` table.
 
+use crate::settings::Table;
+
 /// How much is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Level {
@@ -35,4 +37,30 @@ pub struct LogConfig {
     pub level: Level,
     /// `format`, default `"auto"`.
     pub format: LogFormat,
+}
+
+impl LogConfig {
+    /// Reads `[log]`.
+    #[must_use]
+    pub fn read(table: &Table<'_>) -> Self {
+        let levels = [
+            ("error", Level::Error),
+            ("warn", Level::Warn),
+            ("info", Level::Info),
+            ("debug", Level::Debug),
+            ("trace", Level::Trace),
+        ];
+        let formats =
+            [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
+        Self {
+            level: table.choice("level", "How much is logged.", &levels).or(Level::default()),
+            format: table
+                .choice(
+                    "format",
+                    "How a line looks; \"auto\" is text on a terminal and JSON otherwise.",
+                    &formats,
+                )
+                .or(LogFormat::default()),
+        }
+    }
 }

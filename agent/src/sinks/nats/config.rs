@@ -1,6 +1,8 @@
 //! A `[sinks.NAME]` table with `type = "nats"`.
 
 use crate::secret::Secret;
+use crate::settings::{Complaint, Table, template};
+use crate::sinks::config::{BatchConfig, SinkKind};
 
 /// Settings of a JetStream sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,4 +17,96 @@ pub struct NatsSinkConfig {
     pub subject: String,
     /// `publish_window`: publishes without an answer yet; default 64, 1 to 4096.
     pub publish_window: u16,
+}
+
+impl NatsSinkConfig {
+    /// Reads what stands beside `type = "nats"`.
+    #[must_use]
+    pub fn read(table: &Table<'_>) -> Option<(SinkKind, BatchConfig)> {
+        table.later(&["order", "on_unknown", "lookup_max", "tls"]);
+        let servers = table
+            .list_of("servers", "URLs of the servers.", "a list of URLs", |text| {
+                check_server(text).map(|()| text.to_owned())
+            })
+            .at_least_one()
+            .required();
+        let credentials = table.secret("credentials", "The content of a .creds file.").optional();
+        let stream = table
+            .text("stream", "The stream that must have taken the messages.")
+            .check(|text| check_stream(text))
+            .optional();
+        let subject = table
+            .text("subject", "The subject of messages, a template.")
+            .check(|text| check_subject(text))
+            .or("{subject}".to_owned());
+        let publish_window = table
+            .integer("publish_window", "Publishes without an answer yet.")
+            .within(1..=4096)
+            .or(64);
+        let batch = BatchConfig::read(&table.table("batch"), BatchConfig::STREAM);
+        let servers = servers?;
+        let kind = Self { servers, credentials, stream, subject, publish_window };
+        Some((SinkKind::Nats(kind), batch))
+    }
+}
+
+/// A URL of scheme, host and perhaps port.
+fn check_server(url: &str) -> Result<(), Complaint> {
+    let wrong = |message: String| {
+        Err(Complaint::new(message).hint("write \"nats://HOST:PORT\" or \"tls://HOST:PORT\""))
+    };
+    let Some((scheme, authority)) = url.split_once("://") else {
+        return wrong(format!("\"{url}\" is no URL"));
+    };
+    if !matches!(scheme, "nats" | "tls") {
+        return wrong(format!("a server's URL begins with nats:// or tls://, not {scheme}://"));
+    }
+    if authority.contains('@') {
+        let message = "secrets do not stand in URLs";
+        return Err(Complaint::new(message).hint("use credentials = { file = \"PATH\" }"));
+    }
+    let authority = authority.trim_end_matches('/');
+    let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, "")) => (address, None),
+        Some((address, rest)) => (address, Some(rest.strip_prefix(':').unwrap_or(rest))),
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let of_host = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
+    if host.is_empty() || !host.chars().all(of_host) {
+        return wrong(format!("\"{url}\" names no host"));
+    }
+    match port.map(str::parse::<u16>) {
+        None | Some(Ok(1..)) => Ok(()),
+        Some(_) => wrong(format!("\"{url}\" has no valid port")),
+    }
+}
+
+fn check_stream(name: &str) -> Result<(), Complaint> {
+    let refused = |c: char| c.is_whitespace() || c.is_control() || ".*>/\\".contains(c);
+    if name.is_empty() || name.contains(refused) {
+        let message = format!("\"{name}\" is no name of a stream");
+        return Err(
+            Complaint::new(message).hint("it has no space, \".\", \"*\", \">\", \"/\" or \"\\\"")
+        );
+    }
+    Ok(())
+}
+
+fn check_subject(text: &str) -> Result<(), Complaint> {
+    let known = ["agent", "source", "pipeline", "sink", "subject"];
+    let template = template::parse(text, &known, &["header"])?;
+    let refused = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>');
+    if template.literals.iter().any(|literal| literal.contains(refused)) {
+        let message = "a subject to publish to holds no space and no wildcard";
+        return Err(Complaint::new(message).hint("remove spaces, \"*\" and \">\""));
+    }
+    if text.split('.').any(str::is_empty) {
+        return Err(
+            Complaint::new("a subject has no empty part").hint("put something between the dots")
+        );
+    }
+    Ok(())
 }

@@ -1,0 +1,58 @@
+//! Every key with its value and where that came from, as the reading functions named it.
+
+use std::ops::Range;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The file, on this line.
+    File {
+        /// From 1.
+        line: usize,
+    },
+    /// Not in the file: the default.
+    Default,
+    /// Not in the file, and there is no default.
+    Unset,
+}
+
+/// One key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The table that it is shown under, such as `sinks.cloud`.
+    pub section: String,
+    /// The key inside that, dotted for inline tables, such as `batch.linger`.
+    pub key: String,
+    /// The value, with everything secret replaced; `None` when it is not set.
+    pub value: Option<toml::Value>,
+    /// Where it came from.
+    pub origin: Origin,
+    /// What it is: "a duration such as …".
+    pub expected: String,
+    /// One line of reference.
+    pub doc: &'static str,
+    /// The smallest and the largest value, if it is bounded.
+    pub bounds: Option<(String, String)>,
+}
+
+impl Entry {
+    /// The whole dotted key.
+    #[must_use]
+    pub fn path(&self) -> String {
+        join(&self.section, &self.key)
+    }
+}
+
+/// Joins two dotted keys, either of which may be empty.
+pub(super) fn join(first: &str, second: &str) -> String {
+    match (first.is_empty(), second.is_empty()) {
+        (true, _) => second.to_owned(),
+        (_, true) => first.to_owned(),
+        _ => format!("{first}.{second}"),
+    }
+}
+
+/// The line of a byte in a text, from 1.
+pub(super) fn line_of(text: &str, span: &Range<usize>) -> usize {
+    memchr::memchr_iter(b'\n', &text.as_bytes()[..span.start.min(text.len())]).count() + 1
+}

@@ -1,0 +1,95 @@
+//! Shows problems: for people with the marked line, for machines as JSON.
+//!
+//! Only the one line that a problem begins on is shown, and only after everything in it that is or may be a secret was
+//! replaced: the rest of the file never reaches the renderer.
+
+use std::ops::Range;
+
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
+use serde_json::json;
+
+use super::mask;
+use super::problem::{Problem, Problems, Severity};
+
+/// Columns that a shown line may take.
+const WIDTH: usize = 120;
+
+impl Problems {
+    /// All problems with file, line, column and the marked place, as rustc shows them.
+    #[must_use]
+    pub fn render(&self, coloured: bool) -> String {
+        let renderer = if coloured { Renderer::styled() } else { Renderer::plain() };
+        let renderer = renderer.term_width(WIDTH).decor_style(DecorStyle::Ascii);
+        let masked = mask::secret_ranges(&self.text);
+        let mut shown: Vec<String> =
+            self.list().iter().map(|problem| self.show(problem, &renderer, &masked)).collect();
+        if self.more() > 0 {
+            shown.push(format!("error: {} more problems are not shown", self.more()));
+        }
+        shown.join("\n\n")
+    }
+
+    /// One JSON object a line: `file`, `line`, `column`, `key`, `message`, `hint`, `severity`.
+    #[must_use]
+    pub fn json_lines(&self) -> String {
+        let mut lines = String::new();
+        for problem in self.list() {
+            let (line, column) = self.position(problem).unzip();
+            let object = json!({
+                "file": self.file,
+                "line": line,
+                "column": column,
+                "key": problem.key,
+                "message": problem.message,
+                "hint": problem.hint,
+                "severity": problem.severity.as_str(),
+            });
+            lines.push_str(&object.to_string());
+            lines.push('\n');
+        }
+        lines
+    }
+
+    fn show(&self, problem: &Problem, renderer: &Renderer, masked: &[Range<usize>]) -> String {
+        let level = match problem.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let title = level.primary_title(problem.message.as_str());
+        let origin = Origin::path(self.file.as_str());
+        let mut group = match (self.position(problem), &problem.span) {
+            (Some((line, column)), Some(span)) => {
+                let (text, mark) = self.masked_line(span, masked);
+                let snippet = Snippet::source(text)
+                    .line_start(line)
+                    .annotation(AnnotationKind::Primary.span(mark));
+                title.element(origin.line(line).char_column(column)).element(snippet)
+            }
+            _ => title.element(origin),
+        };
+        if let Some(hint) = &problem.hint {
+            group = group.element(Level::HELP.message(hint.as_str()));
+        }
+        renderer.render(&[group])
+    }
+
+    /// The line that a span begins on, with `***` for all that must not be seen, and the part of the span in it.
+    fn masked_line(&self, span: &Range<usize>, masked: &[Range<usize>]) -> (String, Range<usize>) {
+        let (_, line) = self.line_at(span.start);
+        let mut hidden: Vec<_> = masked
+            .iter()
+            .chain(&self.secrets)
+            .map(|range| range.start.max(line.start)..range.end.min(line.end))
+            .filter(|range| range.start < range.end)
+            .collect();
+        let text = self.text.get(line.clone()).unwrap_or_default();
+        hidden.extend(
+            mask::url_ranges(text).into_iter().map(|r| r.start + line.start..r.end + line.start),
+        );
+        let replaced = mask::Replaced::new(&self.text, line.clone(), hidden);
+        let start = replaced.offset(span.start);
+        let end = replaced.offset(span.end.clamp(span.start, line.end.max(span.start)));
+        (replaced.text, start..end.max(start))
+    }
+}
