@@ -1,3 +1,5 @@
 //! The command line.
 
+pub mod check;
+pub mod config;
 pub mod plugin;

@@ -1,0 +1,84 @@
+//! `waystation check`: reads the config as `run` does, and says what is wrong with it.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::config;
+use crate::settings::Problems;
+
+/// Exit code when the config cannot be used.
+pub const EXIT_CONFIG: u8 = 78;
+
+/// Check the config and the plugins it names, without any side effect.
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    /// The config file
+    #[arg(short = 'c', long = "config", value_name = "FILE", default_value = config::PATH_DEFAULT)]
+    pub config: PathBuf,
+    /// Fail on warnings, too
+    #[arg(long)]
+    pub deny_warnings: bool,
+    /// Print problems as JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the command; gives the exit code.
+///
+/// # Errors
+/// When standard output or standard error cannot be written.
+pub fn run(args: &CheckArgs, inspect_plugin: config::InspectPlugin<'_>) -> anyhow::Result<u8> {
+    let loaded = match config::load(&args.config, &config::process_environment, inspect_plugin) {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            print_problems(&problems, args.json)?;
+            return Ok(EXIT_CONFIG);
+        }
+    };
+    print_problems(&loaded.warnings, args.json)?;
+    if args.deny_warnings && !loaded.warnings.is_empty() {
+        return Ok(EXIT_CONFIG);
+    }
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", summary(&args.config, &loaded, args.json))?;
+    Ok(0)
+}
+
+/// Prints problems to standard error, for people or one JSON object a line.
+///
+/// # Errors
+/// When standard error cannot be written.
+pub fn print_problems(problems: &Problems, json: bool) -> std::io::Result<()> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let mut out = std::io::stderr().lock();
+    if json {
+        return out.write_all(problems.json_lines().as_bytes());
+    }
+    let coloured = out.is_terminal();
+    writeln!(out, "{}", problems.render(coloured))
+}
+
+fn summary(path: &Path, loaded: &config::Loaded, json: bool) -> String {
+    let config = &loaded.config;
+    let counts = [
+        ("source", config.sources.len()),
+        ("transform", config.transforms.len()),
+        ("pipeline", config.pipelines.len()),
+        ("sink", config.sinks.len()),
+        ("lane", config.lanes_count()),
+    ];
+    if json {
+        let mut object = serde_json::Map::new();
+        object.insert("ok".to_owned(), true.into());
+        object.insert("file".to_owned(), path.display().to_string().into());
+        object.extend(counts.map(|(noun, count)| (format!("{noun}s"), count.into())));
+        object.insert("warnings".to_owned(), loaded.warnings.list().len().into());
+        return serde_json::Value::Object(object).to_string();
+    }
+    let plural = |(noun, count): (&str, usize)| {
+        if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+    };
+    format!("{} is ok: {}", path.display(), counts.map(plural).join(", "))
+}

@@ -1,0 +1,114 @@
+//! `waystation config show`: what the config says, and with `--effective` also what it leaves to the defaults.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::check::{EXIT_CONFIG, print_problems};
+use crate::config;
+use crate::settings::{Entry, Origin};
+
+/// Show the config.
+#[derive(Debug, clap::Args)]
+pub struct ConfigArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// What can be done with the config.
+#[derive(Debug, clap::Subcommand)]
+pub enum ConfigCommand {
+    /// Print every value with where it came from; secrets are left out
+    Show(ShowArgs),
+}
+
+/// Arguments of `config show`.
+#[derive(Debug, clap::Args)]
+pub struct ShowArgs {
+    /// The config file
+    #[arg(short = 'c', long = "config", value_name = "FILE", default_value = config::PATH_DEFAULT)]
+    pub config: PathBuf,
+    /// Also what the file leaves to the defaults
+    #[arg(long)]
+    pub effective: bool,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the command; gives the exit code.
+///
+/// # Errors
+/// When standard output or standard error cannot be written.
+pub fn run(args: &ConfigArgs) -> anyhow::Result<u8> {
+    let ConfigCommand::Show(args) = &args.command;
+    // What a plugin file is like does not change what the config says.
+    let loaded = config::load(&args.config, &config::process_environment, &|_| Ok(()));
+    let (problems, listing) = match loaded {
+        Ok(loaded) => (loaded.warnings, Some(loaded.listing)),
+        Err(problems) => (problems, None),
+    };
+    print_problems(&problems, args.json)?;
+    let Some(listing) = listing else { return Ok(EXIT_CONFIG) };
+    let shown = show(&listing, &args.config, args.effective, args.json);
+    std::io::stdout().lock().write_all(shown.as_bytes())?;
+    Ok(0)
+}
+
+/// The listing as TOML with comments, or as JSON, one object a line.
+#[must_use]
+pub fn show(listing: &[Entry], file: &Path, effective: bool, json: bool) -> String {
+    let entries =
+        || listing.iter().filter(|e| effective || matches!(e.origin, Origin::File { .. }));
+    if json {
+        return entries().map(|entry| json_line(entry, file)).collect();
+    }
+    let name =
+        file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let lines: Vec<_> = entries().map(|entry| (entry, assignment(entry))).collect();
+    let width = lines.iter().map(|(_, line)| line.chars().count()).filter(|w| *w <= 60).max();
+    let width = width.unwrap_or(0);
+    let mut out = String::new();
+    let mut section = "";
+    for (entry, line) in &lines {
+        if entry.section != section || out.is_empty() {
+            let gap = if out.is_empty() { "" } else { "\n" };
+            section = &entry.section;
+            // Writing to a String cannot fail.
+            let _ok = writeln!(out, "{gap}[{section}]");
+        }
+        let origin = match entry.origin {
+            Origin::File { line } => format!("{name}:{line}"),
+            Origin::Default => "default".to_owned(),
+            Origin::Unset => "not set".to_owned(),
+        };
+        let _ok = writeln!(out, "{line:width$}  # {origin}");
+    }
+    out
+}
+
+fn assignment(entry: &Entry) -> String {
+    match &entry.value {
+        Some(value) => format!("{} = {value}", entry.key),
+        None => format!("# {}", entry.key),
+    }
+}
+
+fn json_line(entry: &Entry, file: &Path) -> String {
+    let (origin, line) = match entry.origin {
+        Origin::File { line } => ("file", Some(line)),
+        Origin::Default => ("default", None),
+        Origin::Unset => ("unset", None),
+    };
+    let object = json!({
+        "key": entry.path(),
+        "value": entry.value,
+        "origin": origin,
+        "file": line.map(|_| file.display().to_string()),
+        "line": line,
+    });
+    format!("{object}\n")
+}

@@ -1,0 +1,372 @@
+//! What must hold between parts, and what is allowed but hardly meant.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use super::load::{InspectPlugin, Parts};
+use crate::limits::{LANES_MAX, STREAMS_MAX};
+use crate::plugin::config::TransformConfig;
+use crate::record::id::{PipelineId, SourceId};
+use crate::settings::{Complaint, Reading, nearest};
+use crate::sinks::config::SinkKind;
+use crate::sinks::file::config::FileSinkConfig;
+use crate::sources::config::SourceKind;
+
+/// Bytes that the path of a Unix socket may have.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Reports everything that is wrong between the parts.
+pub(super) fn check(parts: &Parts, reading: &Reading<'_>, inspect_plugin: InspectPlugin<'_>) {
+    let checks = Checks { parts, reading };
+    checks.there_is_something_to_do();
+    checks.references();
+    checks.standard_input();
+    checks.counts();
+    checks.file_names();
+    checks.plugins(inspect_plugin);
+    // A part that could not be read would look unused.
+    if !reading.has_errors() {
+        checks.unused();
+        checks.batches();
+        checks.odd_values();
+    }
+}
+
+struct Checks<'c, 'd> {
+    parts: &'c Parts,
+    reading: &'c Reading<'d>,
+}
+
+impl Checks<'_, '_> {
+    /// An error at the value of a key.
+    fn error(&self, path: &str, complaint: Complaint) {
+        let place = self.reading.place(path).map(|place| place.value);
+        self.reading.error(path, place, complaint);
+    }
+
+    /// An error at the value of a key, or at the table's name where the file does not have the key.
+    fn error_in(&self, table: &str, key: &str, complaint: Complaint) {
+        let path = format!("{table}.{key}");
+        let place = self.reading.place(&path).map(|place| place.value);
+        let place = place.or_else(|| self.reading.place(table).map(|place| place.key));
+        self.reading.error(path, place, complaint);
+    }
+
+    /// A warning at the value of a key, or at the table's name where the file does not have the key.
+    fn warning_in(&self, table: &str, key: &str, complaint: Complaint) {
+        let path = format!("{table}.{key}");
+        let place = self.reading.place(&path).map(|place| place.value);
+        let place = place.or_else(|| self.reading.place(table).map(|place| place.key));
+        self.reading.warning(path, place, complaint);
+    }
+
+    fn there_is_something_to_do(&self) {
+        let names = &self.parts.names;
+        for (key, names, example) in [
+            (
+                "sources",
+                &names.sources,
+                "[sources.NAME] with type = \"file\" and paths = [\"PATTERN\"]",
+            ),
+            ("sinks", &names.sinks, "[sinks.NAME] with type = \"file\" and root = \"FOLDER\""),
+            (
+                "pipelines",
+                &names.pipelines,
+                "[pipelines.NAME] with sources = [\"NAME\"] and sinks = [\"NAME\"]",
+            ),
+        ] {
+            if names.is_empty() {
+                let noun = key.trim_end_matches('s');
+                let complaint = Complaint::new(format!("there is no {noun}"));
+                self.reading.missing(key, None, complaint.hint(format!("add {example}")));
+            }
+        }
+    }
+
+    fn references(&self) {
+        let names = &self.parts.names;
+        for pipeline in &self.parts.config.pipelines {
+            let id = &pipeline.id;
+            let sources = pipeline.sources.iter().map(SourceId::as_str);
+            let transforms = pipeline.transforms.iter().map(|id| id.as_str());
+            let sinks = pipeline.sinks.iter().map(|id| id.as_str());
+            self.refers(id, "sources", &names.sources, sources);
+            self.refers(id, "transforms", &names.transforms, transforms);
+            self.refers(id, "sinks", &names.sinks, sinks);
+        }
+    }
+
+    fn refers<'n>(
+        &self,
+        pipeline: &PipelineId,
+        key: &str,
+        names: &[String],
+        wanted: impl Iterator<Item = &'n str>,
+    ) {
+        for (index, name) in wanted.enumerate() {
+            if names.iter().any(|known| known == name) {
+                continue;
+            }
+            let noun = key.trim_end_matches('s');
+            let complaint = Complaint::new(format!("there is no {noun} \"{name}\""));
+            let hint = match nearest(name, names.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None if names.is_empty() => format!("add [{key}.{name}]"),
+                None => format!("add [{key}.{name}]; there are: {}", names.join(", ")),
+            };
+            let path = format!("pipelines.{pipeline}.{key}[{index}]");
+            let place = self.reading.place(&path).map(|place| place.value);
+            self.reading.missing(path, place, complaint.hint(hint));
+        }
+    }
+
+    fn standard_input(&self) {
+        let readers = self.parts.config.sources.iter();
+        let mut readers = readers.filter(|source| matches!(source.kind, SourceKind::Stdin(_)));
+        let Some(first) = readers.next() else { return };
+        for other in readers {
+            let message = format!("standard input is read by source \"{}\" already", first.id);
+            let hint = "let several pipelines use that source";
+            self.error(&format!("sources.{}.type", other.id), Complaint::new(message).hint(hint));
+        }
+    }
+
+    fn counts(&self) {
+        let config = &self.parts.config;
+        if config.sources.len() > usize::from(STREAMS_MAX) {
+            let message = format!("there are more than {STREAMS_MAX} sources");
+            self.reading.error("sources", None, Complaint::new(message));
+        }
+        let lanes = config.lanes_count();
+        if lanes > usize::from(LANES_MAX) {
+            let message = format!(
+                "there are {lanes} lanes (source × pipeline × sink), more than {LANES_MAX}"
+            );
+            self.reading.error("pipelines", None, Complaint::new(message));
+        }
+    }
+
+    /// No two batches may get one name (the template by itself was checked when it was read).
+    fn file_names(&self) {
+        let mut roots: BTreeMap<PathBuf, usize> = BTreeMap::new();
+        let files = || {
+            self.parts.config.sinks.iter().filter_map(|sink| match &sink.kind {
+                SinkKind::File(file) => Some((&sink.id, file)),
+                SinkKind::Nats(_) | SinkKind::Stdout(_) => None,
+            })
+        };
+        for (_, file) in files() {
+            *roots.entry(plain(&file.root)).or_default() += 1;
+        }
+        for (id, file) in files() {
+            let pipelines = || self.parts.config.pipelines.iter().filter(|p| p.sinks.contains(id));
+            let sources: BTreeSet<_> = pipelines().flat_map(|pipeline| &pipeline.sources).collect();
+            let mut wanted = Vec::new();
+            if sources.len() > 1 {
+                wanted.push(("{source}", "serves several sources"));
+            }
+            if pipelines().count() > 1 {
+                wanted.push(("{pipeline}", "serves several pipelines"));
+            }
+            if roots.get(&plain(&file.root)).is_some_and(|sharing| *sharing > 1) {
+                wanted.push(("{sink}", "shares its root with another sink"));
+            }
+            for (placeholder, why) in wanted {
+                if !file.path.contains(placeholder) {
+                    self.name_lacks(id.as_str(), file, placeholder, why);
+                }
+            }
+        }
+    }
+
+    fn name_lacks(&self, sink: &str, file: &FileSinkConfig, placeholder: &str, why: &str) {
+        let table = format!("sinks.{sink}");
+        let message = format!("`path` must hold {placeholder}, because the sink {why}");
+        let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
+        let slash = if folder.is_empty() { "" } else { "/" };
+        let hint = format!("write path = \"{folder}{slash}{placeholder}-{name}\"");
+        self.error_in(&table, "path", Complaint::new(message).hint(hint));
+    }
+
+    fn plugins(&self, inspect: InspectPlugin<'_>) {
+        for transform in &self.parts.config.transforms {
+            let table = format!("transforms.{}", transform.id);
+            let path = format!("{table}.plugin");
+            let shown = transform.plugin.display();
+            if !transform.plugin.exists() {
+                let message = format!("the plugin {shown} is not there");
+                let hint = "a relative path begins at the folder of this file";
+                self.error(&path, Complaint::new(message).hint(hint));
+            } else if !transform.plugin.is_file() {
+                self.error(&path, Complaint::new(format!("the plugin {shown} is no file")));
+            } else if self.pin_holds(transform, &table) {
+                for message in inspect(&transform.plugin).err().unwrap_or_default() {
+                    self.error(&path, Complaint::new(message));
+                }
+            }
+        }
+    }
+
+    /// Whether the plugin's file is the one that was pinned.
+    fn pin_holds(&self, transform: &TransformConfig, table: &str) -> bool {
+        use sha2::Digest as _;
+
+        let Some(pin) = transform.sha256 else { return true };
+        let mut hasher = HashWriter(sha2::Sha256::new());
+        let copied = std::fs::File::open(&transform.plugin)
+            .and_then(|mut file| std::io::copy(&mut file, &mut hasher));
+        if let Err(error) = copied {
+            let message = format!("cannot read the plugin {}: {error}", transform.plugin.display());
+            self.error(&format!("{table}.plugin"), Complaint::new(message));
+            return false;
+        }
+        let found: [u8; 32] = hasher.0.finalize().into();
+        if found != pin {
+            let found: String = found.iter().map(|byte| format!("{byte:02x}")).collect();
+            let message = format!("the plugin {} is another file", transform.plugin.display());
+            let complaint = Complaint::new(message).hint(format!("its sha256 is {found}"));
+            self.error(&format!("{table}.sha256"), complaint);
+        }
+        found == pin
+    }
+
+    fn unused(&self) {
+        let config = &self.parts.config;
+        let warn = |key: &str, name: &str, is_used: bool| {
+            if is_used {
+                return;
+            }
+            let path = format!("{key}.{name}");
+            let place = self.reading.place(&path).map(|place| place.key);
+            let noun = key.trim_end_matches('s');
+            let complaint = Complaint::new(format!("no pipeline uses {noun} \"{name}\""));
+            self.reading.warning(path, place, complaint);
+        };
+        for part in &config.sources {
+            let is_used = config.pipelines.iter().any(|p| p.sources.contains(&part.id));
+            warn("sources", part.id.as_str(), is_used);
+        }
+        for part in &config.transforms {
+            let is_used = config.pipelines.iter().any(|p| p.transforms.contains(&part.id));
+            warn("transforms", part.id.as_str(), is_used);
+        }
+        for part in &config.sinks {
+            let is_used = config.pipelines.iter().any(|p| p.sinks.contains(&part.id));
+            warn("sinks", part.id.as_str(), is_used);
+        }
+    }
+
+    fn batches(&self) {
+        for sink in &self.parts.config.sinks {
+            let SinkKind::File(file) = &sink.kind else { continue };
+            let table = format!("sinks.{}", sink.id);
+            let batch = &sink.batch;
+            let hint = "larger batches make fewer and larger files";
+            let warn = |key: &str, message: &str| {
+                self.warning_in(&table, key, Complaint::new(message).hint(hint));
+            };
+            if batch.records_max < 10 {
+                warn("batch.records_max", "this makes a file of every few records");
+            }
+            if batch.bytes_max.0 < 4096 {
+                warn("batch.bytes_max", "this makes files smaller than 4 KiB");
+            }
+            if batch.linger < Duration::from_millis(100) {
+                warn("batch.linger", "this can make more than ten files a second");
+            }
+            let is_named_zst = file.path.rsplit('.').next() == Some("zst");
+            if file.zstd_level.is_some() != is_named_zst {
+                let (state, hint) = if is_named_zst {
+                    (
+                        "files are plain, but their names end in .zst",
+                        "add compression = { codec = \"zstd\" }",
+                    )
+                } else {
+                    (
+                        "files are compressed, but their names do not end in .zst",
+                        "end `path` with .zst",
+                    )
+                };
+                self.warning_in(&table, "path", Complaint::new(state).hint(hint));
+            }
+        }
+    }
+
+    fn odd_values(&self) {
+        let config = &self.parts.config;
+        for transform in &config.transforms {
+            let table = format!("transforms.{}", transform.id);
+            if transform.call_bytes_max > transform.memory_max {
+                let message = "the records of one call do not fit into `memory_max`";
+                self.warning_in(&table, "call.bytes_max", Complaint::new(message));
+            }
+            if holds_reference(&transform.config) {
+                let message = "the plugin is given this table as it stands";
+                let hint =
+                    "{ env = … } and { file = … } are not filled in for plugins in this version";
+                self.warning_in(&table, "config", Complaint::new(message).hint(hint));
+            }
+        }
+        if config.admin.socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            let message = format!(
+                "the path {} is longer than the {SOCKET_PATH_BYTES_MAX} bytes that a socket may have",
+                config.admin.socket.display()
+            );
+            let hint = "without the socket `waystation status` cannot ask the agent";
+            self.warning_in("admin", "socket", Complaint::new(message).hint(hint));
+        }
+    }
+}
+
+struct HashWriter(sha2::Sha256);
+
+impl std::io::Write for HashWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        use sha2::Digest as _;
+
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The path without `.` and `x/..`, so that two spellings of one folder are seen as one.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                let _had_parent = plain.pop();
+            }
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+/// Whether a plugin's config holds what elsewhere would be a reference to a secret.
+fn holds_reference(json: &str) -> bool {
+    fn search(value: &serde_json::Value) -> bool {
+        match value {
+            serde_json::Value::Object(object) => {
+                let is_reference = object.len() == 1
+                    && object.iter().all(|(key, value)| {
+                        value.is_string() && matches!(key.as_str(), "env" | "file")
+                    });
+                is_reference || object.values().any(search)
+            }
+            serde_json::Value::Array(array) => array.iter().any(search),
+            _ => false,
+        }
+    }
+    // The table itself may well have a single key `file`.
+    match serde_json::from_str(json) {
+        Ok(serde_json::Value::Object(object)) => object.values().any(search),
+        _ => false,
+    }
+}
