@@ -161,9 +161,14 @@ impl Scan {
             let token = line.get(at..next).unwrap_or_default();
             let is_text = bytes[at] == b'"' || bytes[at] == b'\'' || is_word(bytes[at]);
             if is_text {
-                let name = token.trim_matches(['"', '\'']);
+                let name = token.trim_matches(['"', '\'', ':']);
+                let is_word = is_word(bytes[at]);
                 match line.get(next..).unwrap_or_default().trim_start().bytes().next() {
-                    Some(b'=') => {
+                    // A word before a string, or with a colon, is a key whose "=" was forgotten.
+                    next if next == Some(b'=')
+                        || (is_word && matches!(next, Some(b'"' | b'\'')))
+                        || (is_word && token.ends_with(':')) =>
+                    {
                         key_secret = dotted_secret || hides(name);
                         reference = matches!(name, "env" | "file");
                         dotted_secret = false;

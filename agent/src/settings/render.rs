@@ -57,21 +57,32 @@ impl Problems {
             Severity::Warning => Level::WARNING,
         };
         let title = level.primary_title(problem.message.as_str());
-        let origin = Origin::path(self.file.as_str());
+        let mut moved = None;
         let mut group = match (self.position(problem), &problem.span) {
             (Some((line, column)), Some(span)) => {
                 let (text, mark) = self.masked_line(span, masked);
+                let shown = text.get(..mark.start).unwrap_or_default().chars().count() + 1;
+                if shown != column {
+                    let at = |column| format!("{}:{line}:{column}", self.file);
+                    moved = Some((at(shown), at(column)));
+                }
                 let snippet = Snippet::source(text)
                     .line_start(line)
+                    .path(self.file.as_str())
                     .annotation(AnnotationKind::Primary.span(mark));
-                title.element(origin.line(line).char_column(column)).element(snippet)
+                title.element(snippet)
             }
-            _ => title.element(origin),
+            _ => title.element(Origin::path(self.file.as_str())),
         };
         if let Some(hint) = &problem.hint {
             group = group.element(Level::HELP.message(hint.as_str()));
         }
-        renderer.render(&[group])
+        let rendered = renderer.render(&[group]);
+        // What was hidden before the mark moved it; the place that is named is that in the file.
+        match moved {
+            Some((shown, real)) => rendered.replacen(&shown, &real, 1),
+            None => rendered,
+        }
     }
 
     /// The line that a span begins on, with `***` for all that must not be seen, and the part of the span in it.

@@ -1,0 +1,4 @@
+//! Reads the corpus of config files.
+
+#[path = "it/config.rs"]
+mod corpus;
