@@ -146,11 +146,13 @@ where
 {
     let mut parts = Vec::new();
     for (name, table) in root.named_tables(key) {
-        let id = name.parse().map_err(|error: NameError| {
-            let place = root.reading().place(&table.path("")).map(|place| place.key);
-            root.reading().error(table.path(""), place, Complaint::new(error.to_string()));
-        });
-        parts.extend(read(id.ok(), &table));
+        if let Some(table) = table {
+            let id = name.parse().map_err(|error: NameError| {
+                let place = root.reading().place(&table.path("")).map(|place| place.key);
+                root.reading().error(table.path(""), place, Complaint::new(error.to_string()));
+            });
+            parts.extend(read(id.ok(), &table));
+        }
         names.push(name);
     }
     parts

@@ -135,7 +135,7 @@ impl AdminConfig {
                 "listen",
                 "Address for /metrics, /health, /ready and /status.",
                 "an address",
-                |text| check_listen(text),
+                check_listen,
             )
             .optional();
         Self { socket, listen }

@@ -172,21 +172,25 @@ impl Checks<'_, '_> {
             if roots.get(&plain(&file.root)).is_some_and(|sharing| *sharing > 1) {
                 wanted.push(("{sink}", "shares its root with another sink"));
             }
-            for (placeholder, why) in wanted {
-                if !file.path.contains(placeholder) {
-                    self.name_lacks(id.as_str(), file, placeholder, why);
-                }
+            wanted.retain(|(placeholder, _)| !file.path.contains(placeholder));
+            if !wanted.is_empty() {
+                self.name_lacks(id.as_str(), file, &wanted);
             }
         }
     }
 
-    fn name_lacks(&self, sink: &str, file: &FileSinkConfig, placeholder: &str, why: &str) {
-        let table = format!("sinks.{sink}");
-        let message = format!("`path` must hold {placeholder}, because the sink {why}");
+    fn name_lacks(&self, sink: &str, file: &FileSinkConfig, wanted: &[(&str, &str)]) {
+        let placeholders: Vec<_> = wanted.iter().map(|(placeholder, _)| *placeholder).collect();
+        let reasons: Vec<_> = wanted.iter().map(|(_, why)| *why).collect();
+        let message = format!(
+            "`path` must hold {}, because the sink {}",
+            placeholders.join(" and "),
+            reasons.join(" and ")
+        );
         let (folder, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
         let slash = if folder.is_empty() { "" } else { "/" };
-        let hint = format!("write path = \"{folder}{slash}{placeholder}-{name}\"");
-        self.error_in(&table, "path", Complaint::new(message).hint(hint));
+        let hint = format!("write path = \"{folder}{slash}{}-{name}\"", placeholders.join("-"));
+        self.error_in(&format!("sinks.{sink}"), "path", Complaint::new(message).hint(hint));
     }
 
     fn plugins(&self, inspect: InspectPlugin<'_>) {

@@ -24,10 +24,12 @@ impl Input<'_> {
     }
 }
 
+type ParseValue<'r, T> = Box<dyn Fn(&Input<'r>) -> Option<T> + 'r>;
+
 /// How a value becomes a `T`, and how a `T` is shown. `parse` complains itself when it gives nothing.
 pub(super) struct Parse<'r, T> {
     pub(super) expected: String,
-    pub(super) parse: Box<dyn Fn(&Input<'r>) -> Option<T> + 'r>,
+    pub(super) parse: ParseValue<'r, T>,
     pub(super) show: Box<dyn Fn(&T) -> toml::Value + 'r>,
 }
 

@@ -1,7 +1,5 @@
 //! Every key with its value and where that came from, as the reading functions named it.
 
-use std::ops::Range;
-
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -50,9 +48,4 @@ pub(super) fn join(first: &str, second: &str) -> String {
         (_, true) => first.to_owned(),
         _ => format!("{first}.{second}"),
     }
-}
-
-/// The line of a byte in a text, from 1.
-pub(super) fn line_of(text: &str, span: &Range<usize>) -> usize {
-    memchr::memchr_iter(b'\n', &text.as_bytes()[..span.start.min(text.len())]).count() + 1
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
-use super::listing::{Entry, Origin, line_of};
+use super::listing::{Entry, Origin};
 use super::problem::{Complaint, Problem, Problems, Severity};
 use super::table::Table;
 
@@ -24,7 +24,8 @@ pub struct Place {
 /// One pass over a config file.
 pub struct Reading<'d> {
     root: Option<&'d DeTable<'d>>,
-    text: &'d str,
+    /// Where lines end.
+    newlines: Vec<usize>,
     base: PathBuf,
     environment: &'d dyn Fn(&str) -> Option<String>,
     /// Lines were left out because they are no TOML: what is missing may have stood there.
@@ -44,7 +45,7 @@ impl<'d> Reading<'d> {
     /// Begins to read `root`, the table of `text`. Relative paths are below `base`; `problems` may hold syntax errors.
     pub fn new(
         root: &'d DeTable<'d>,
-        text: &'d str,
+        text: &str,
         base: &Path,
         environment: &'d dyn Fn(&str) -> Option<String>,
         problems: Problems,
@@ -53,7 +54,7 @@ impl<'d> Reading<'d> {
         let state = State { problems, entries: Vec::new(), places: BTreeMap::new() };
         Self {
             root: Some(root),
-            text,
+            newlines: memchr::memchr_iter(b'\n', text.as_bytes()).collect(),
             base: base.to_owned(),
             environment,
             incomplete,
@@ -69,7 +70,7 @@ impl<'d> Reading<'d> {
         let state = State { problems, entries: Vec::new(), places: BTreeMap::new() };
         Self {
             root: None,
-            text: "",
+            newlines: Vec::new(),
             base: PathBuf::new(),
             environment: &|_| None,
             incomplete: true,
@@ -156,7 +157,10 @@ impl<'d> Reading<'d> {
 
     pub(super) fn origin(&self, span: Option<&Range<usize>>, is_set: bool) -> Origin {
         match span {
-            Some(span) => Origin::File { line: line_of(self.text, span) },
+            Some(span) => {
+                let line = self.newlines.partition_point(|newline| *newline < span.start) + 1;
+                Origin::File { line }
+            }
             None if is_set => Origin::Default,
             None => Origin::Unset,
         }

@@ -25,7 +25,7 @@ impl Problems {
         let mut shown: Vec<String> =
             self.list().iter().map(|problem| self.show(problem, &renderer, &masked)).collect();
         if self.more() > 0 {
-            shown.push(format!("error: {} more problems are not shown", self.more()));
+            shown.push("error: there are more problems, which are not shown".to_owned());
         }
         shown.join("\n\n")
     }

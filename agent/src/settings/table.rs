@@ -114,11 +114,12 @@ impl<'r> Table<'r> {
         None
     }
 
-    /// The tables in the table `key`, each under a name of the user's, in the order of the file.
+    /// The tables in the table `key`, each under a name of the user's, in the order of the file; `None` for what is no
+    /// table, which was reported.
     #[must_use]
-    pub fn named_tables(&self, key: &'static str) -> Vec<(String, Self)> {
+    pub fn named_tables(&self, key: &'static str) -> Vec<(String, Option<Self>)> {
         if self.reading.is_describing() {
-            return vec![("NAME".to_owned(), self.named(key, "NAME", None))];
+            return vec![("NAME".to_owned(), Some(self.named(key, "NAME", None)))];
         }
         let mut found = Vec::new();
         for (name, value) in in_order(self.subtable(key)) {
@@ -128,15 +129,16 @@ impl<'r> Table<'r> {
             match value.get_ref() {
                 DeValue::Table(table) => {
                     let table = self.named(key, name.get_ref(), Some(table));
-                    found.push((name.get_ref().to_string(), table));
+                    found.push((name.get_ref().to_string(), Some(table)));
                 }
                 other => {
                     let complaint = Complaint::new(format!(
                         "`{path}` must be a table, not {}",
                         article(other.type_str())
                     ))
-                    .hint(format!("begin it with [{key}.NAME]"));
+                    .hint(format!("begin it with [{path}]"));
                     self.reading.error(path, Some(value.span()), complaint);
+                    found.push((name.get_ref().to_string(), None));
                 }
             }
         }

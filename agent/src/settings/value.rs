@@ -292,7 +292,7 @@ fn read_secret(input: &Input<'_>) -> Option<Secret> {
     let hint = "write { env = \"NAME\" } or { file = \"PATH\" }";
     let key = input.path.rsplit('.').next().unwrap_or(&input.path);
     let refuse = |message: String| {
-        input.reading.hide(input.value.span());
+        hide(input.reading, input.value);
         input.complain(Complaint::new(message).hint(hint));
         None
     };
@@ -331,6 +331,14 @@ fn read_secret(input: &Input<'_>) -> Option<Secret> {
             Some(Secret::File(path))
         }
         _ => refuse(format!("`{key}` must name the place that holds the secret")),
+    }
+}
+
+/// Never shows what stands in the value. The span of a table with a header is its header, which is no secret.
+fn hide(reading: &super::Reading<'_>, value: &Spanned<DeValue<'_>>) {
+    match value.get_ref() {
+        DeValue::Table(table) => table.values().for_each(|value| hide(reading, value)),
+        _ => reading.hide(value.span()),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Every file of `fixtures/config/` is read. A snapshot beside it holds what is said about it; its name is the rule it breaks.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
@@ -158,6 +160,28 @@ fn read_bytes(bytes: &[u8]) {
             assert!(!problems.render(true).is_empty());
             assert_eq!(problems.json_lines().lines().count(), problems.list().len());
         }
+    }
+}
+
+#[test]
+fn large_files_of_any_kind_are_read_in_bounded_time_and_memory() {
+    for piece in [
+        "words here\n",
+        "x = [\n",
+        "[a]\n",
+        "a = \"\"\"\n",
+        "[sources.%]\ntype = \"stdin\"\n",
+        "t = { a = 1\n",
+        "[[a]]\nb = 1\n",
+        "\u{0}",
+    ] {
+        let mut text = String::new();
+        let mut number = 0;
+        while text.len() < 1024 * 1024 {
+            text.push_str(&piece.replace('%', &number.to_string()));
+            number += 1;
+        }
+        read_bytes(text.as_bytes());
     }
 }
 
