@@ -52,15 +52,43 @@ pub fn url_ranges(text: &str) -> Vec<Range<usize>> {
 }
 
 /// Where the text of a config file holds what looks like a secret by its key, or stands in a plugin's config.
+///
+/// Each line is looked at twice: as what the lines before make of it, and by itself, because in a broken file a quote too
+/// many turns strings and what is between them around.
 #[must_use]
 pub fn secret_ranges(text: &str) -> Vec<Range<usize>> {
-    let mut scan = Scan { ranges: Vec::new(), header_secret: false, stack: Vec::new(), open: None };
+    let mut scan = Scan::default();
     let mut start = 0;
     for line in text.split_inclusive('\n') {
-        scan.line(start, line.trim_end_matches(['\n', '\r']));
+        let content = line.trim_end_matches(['\n', '\r']);
+        let is_fresh = scan.open.is_none() && scan.stack.is_empty();
+        scan.line(start, content);
+        if !is_fresh {
+            let mut alone = Scan { header_secret: scan.header_secret, ..Scan::default() };
+            alone.walk(start, content, 0);
+            scan.ranges.append(&mut alone.ranges);
+        }
         start += line.len();
     }
     scan.ranges
+}
+
+/// Where a name of a secret ends in a line that is no TOML: nothing behind it can be trusted to be harmless.
+#[must_use]
+pub fn after_secret_name(line: &str) -> Option<usize> {
+    let mut end = 0;
+    for word in
+        line.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-')))
+    {
+        let name =
+            word.trim_end_matches(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-')));
+        if hides(name) {
+            let rest = line.get(end + name.len()..).unwrap_or_default();
+            return Some(line.len() - rest.trim_start_matches([' ', '\t', '=', ':']).len());
+        }
+        end += word.len();
+    }
+    None
 }
 
 /// Whether a line begins a table or an assignment: where reading can go on after something broken.
@@ -80,6 +108,7 @@ pub fn begins_anew(line: &str) -> bool {
 }
 
 /// The state while going through a file line by line.
+#[derive(Default)]
 struct Scan {
     ranges: Vec<Range<usize>>,
     /// The table of the current header holds secrets.

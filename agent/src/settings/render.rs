@@ -60,7 +60,8 @@ impl Problems {
         let mut moved = None;
         let mut group = match (self.position(problem), &problem.span) {
             (Some((line, column)), Some(span)) => {
-                let (text, mark) = self.masked_line(span, masked);
+                let is_syntax = problem.key.is_empty();
+                let (text, mark) = self.masked_line(span, masked, is_syntax);
                 let shown = text.get(..mark.start).unwrap_or_default().chars().count() + 1;
                 if shown != column {
                     let at = |column| format!("{}:{line}:{column}", self.file);
@@ -86,7 +87,12 @@ impl Problems {
     }
 
     /// The line that a span begins on, with `***` for all that must not be seen, and the part of the span in it.
-    fn masked_line(&self, span: &Range<usize>, masked: &[Range<usize>]) -> (String, Range<usize>) {
+    fn masked_line(
+        &self,
+        span: &Range<usize>,
+        masked: &[Range<usize>],
+        is_syntax: bool,
+    ) -> (String, Range<usize>) {
         let (_, line) = self.line_at(span.start);
         let mut hidden: Vec<_> = masked
             .iter()
@@ -98,6 +104,9 @@ impl Problems {
         hidden.extend(
             mask::url_ranges(text).into_iter().map(|r| r.start + line.start..r.end + line.start),
         );
+        if let Some(after) = mask::after_secret_name(text).filter(|_| is_syntax) {
+            hidden.push(line.start + after..line.end);
+        }
         let replaced = mask::Replaced::new(&self.text, line.clone(), hidden);
         let start = replaced.offset(span.start);
         let end = replaced.offset(span.end.clamp(span.start, line.end.max(span.start)));

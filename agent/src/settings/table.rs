@@ -256,7 +256,7 @@ impl<'r> Table<'r> {
         }
     }
 
-    fn unknown(&self, name: &Spanned<std::borrow::Cow<'_, str>>) {
+    fn unknown(&self, name: &Spanned<std::borrow::Cow<'_, str>>, value: &Spanned<DeValue<'_>>) {
         let key = name.get_ref().as_ref();
         let known = self.known.borrow();
         let shown = if key.chars().count() > 80 { "…" } else { key };
@@ -278,6 +278,9 @@ impl<'r> Table<'r> {
             complaint =
                 complaint.hint(format!("`{shown}` belongs to type {}", kinds.join(" and ")));
         } else if let Some(near) = nearest(key, known.iter().copied()) {
+            if super::mask::looks_secret(near) {
+                super::value::hide(self.reading, value);
+            }
             complaint = complaint.hint(format!("did you mean `{near}`?"));
         } else if !known.is_empty() && known.len() <= NAMES_SHOWN_MAX {
             complaint = complaint.hint(format!("known here: {}", known.join(", ")));
@@ -291,9 +294,9 @@ impl Drop for Table<'_> {
         if self.silent.get() || self.reading.is_describing() {
             return;
         }
-        for (name, _) in in_order(self.table) {
+        for (name, value) in in_order(self.table) {
             if !self.known.borrow().contains(&name.get_ref().as_ref()) {
-                self.unknown(name);
+                self.unknown(name, value);
             }
         }
     }

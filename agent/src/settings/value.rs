@@ -257,11 +257,9 @@ fn read_list<'r, T>(
         return None;
     };
     let mut seen = HashSet::new();
-    let mut list = Some(Vec::new());
+    let mut list = Vec::new();
     for (index, value) in array.iter().enumerate() {
         let path = format!("{}[{index}]", input.path);
-        let place = super::Place { key: value.span(), value: value.span() };
-        input.reading.found(path.clone(), place);
         let element = Input { reading: input.reading, path, value };
         let parsed = match value.get_ref() {
             DeValue::String(text) if !seen.insert(text.as_ref()) => {
@@ -275,17 +273,16 @@ fn read_list<'r, T>(
         };
         match parsed {
             Ok(item) => {
-                if let Some(list) = &mut list {
-                    list.push(item);
-                }
+                // Counted among those that are right, as whoever asks for the place sees the list.
+                let place = super::Place { key: value.span(), value: value.span() };
+                input.reading.found(format!("{}[{}]", input.path, list.len()), place);
+                list.push(item);
             }
-            Err(complaint) => {
-                element.complain(complaint);
-                list = None;
-            }
+            Err(complaint) => element.complain(complaint),
         }
     }
-    list
+    // What is right in it is still checked against other parts; a list that only lost elements is not called empty.
+    (array.is_empty() || !list.is_empty()).then_some(list)
 }
 
 fn read_secret(input: &Input<'_>) -> Option<Secret> {
@@ -335,7 +332,7 @@ fn read_secret(input: &Input<'_>) -> Option<Secret> {
 }
 
 /// Never shows what stands in the value. The span of a table with a header is its header, which is no secret.
-fn hide(reading: &super::Reading<'_>, value: &Spanned<DeValue<'_>>) {
+pub(super) fn hide(reading: &super::Reading<'_>, value: &Spanned<DeValue<'_>>) {
     match value.get_ref() {
         DeValue::Table(table) => table.values().for_each(|value| hide(reading, value)),
         _ => reading.hide(value.span()),
