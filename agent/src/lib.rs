@@ -19,6 +19,7 @@ pub mod telemetry;
 
 // layer 2: mechanisms
 pub mod journal;
+pub mod net;
 pub mod plugin;
 
 // layer 3: the edges

@@ -56,6 +56,14 @@ pub const FAULTY_RECORDS_MAX: usize = 8;
 /// Parts of one batch.
 pub const BATCH_PARTS_MAX: u64 = 1 << 14;
 
+/// Bytes that a sink gathers before it writes to a file.
+pub const FILE_WRITE_BYTES: usize = 128 * 1024;
+
+/// Most bytes of a NATS subject: a line of the protocol may have 4096, with the inbox for the answer and the sizes.
+pub const NATS_SUBJECT_BYTES_MAX: usize = 3 * 1024;
+/// Commands that may wait for a NATS connection, and publishes that may wait for an answer, over all lanes of a sink.
+pub const NATS_COMMANDS_MAX: usize = 16 * 1024;
+
 /// Number of streams the chunk key has room for.
 pub const STREAMS_MAX: u16 = i16::MAX as u16;
 /// Number of lanes the part key has room for.

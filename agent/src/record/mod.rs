@@ -6,6 +6,8 @@
 pub mod batch;
 pub mod codec;
 pub mod id;
+pub mod template;
+pub mod time;
 
 use std::fmt;
 

@@ -3,7 +3,9 @@
 pub mod config;
 mod error;
 pub mod file;
+mod format;
 pub mod nats;
+mod stdout;
 
 use std::sync::Arc;
 
@@ -11,7 +13,21 @@ use async_trait::async_trait;
 
 pub use error::{Class, SinkError};
 
+use self::config::{SinkConfig, SinkKind};
+use crate::clock::SharedClock;
 use crate::record::batch::{BatchFacts, SealedBatch};
+
+/// Makes the builder of a configured sink. Touches nothing outside the process.
+#[must_use]
+pub fn build(config: &SinkConfig, _clock: SharedClock) -> Arc<dyn SinkBuilder> {
+    match &config.kind {
+        SinkKind::File(file) => Arc::new(file::FileSinkBuilder::new(file.clone())),
+        SinkKind::Nats(nats) => {
+            Arc::new(nats::NatsSinkBuilder::new(config.id.clone(), nats.clone(), config.retry))
+        }
+        SinkKind::Stdout(stdout) => Arc::new(stdout::StdoutSinkBuilder::new(*stdout)),
+    }
+}
 
 /// What a delivery achieved: everything in the batch is durable at the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,4 +79,98 @@ pub trait SinkBuilder: Send + Sync + std::fmt::Debug {
 
     /// Makes one lane's instance. Connects to nothing: an absent destination must not keep the agent from starting.
     fn build(&self) -> Box<dyn Sink>;
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::record::batch::{BatchContent, BlockReader, FrameBlock, LanePlace, ReadError};
+    use crate::record::codec::FrameBuffer;
+    use crate::record::id::{BatchNumber, Epoch, LaneName, Seq};
+    use crate::record::{Headers, Origin, RecordView};
+
+    /// Facts of batch `number` with `records` records from seq 10.
+    pub(crate) fn facts(number: u64, records: u64) -> BatchFacts {
+        let place = LanePlace {
+            lane: LaneName::stored("gw-1/src/pipe/files"),
+            agent: "gw-1".parse().unwrap(),
+            source: "src".parse().unwrap(),
+            pipeline: "pipe".parse().unwrap(),
+            sink: "files".parse().unwrap(),
+        };
+        BatchFacts {
+            place: Arc::new(place),
+            epoch: Epoch::new(1, 0xabcde),
+            number: BatchNumber(number),
+            first_seq: Seq(10),
+            last_seq: Seq(9 + records),
+            sealed_at: Timestamp(1_500_000_000_000_000_007),
+            records,
+        }
+    }
+
+    #[derive(Debug)]
+    struct Blocks(Vec<FrameBlock>);
+
+    impl BatchContent for Blocks {
+        fn open(&self) -> Box<dyn BlockReader> {
+            Box::new(Reader(self.0.clone().into_iter()))
+        }
+    }
+
+    struct Reader(std::vec::IntoIter<FrameBlock>);
+
+    impl BlockReader for Reader {
+        fn next_block(&mut self) -> Result<Option<FrameBlock>, ReadError> {
+            Ok(self.0.next())
+        }
+    }
+
+    /// A batch of these payloads under subject `s.t`, one block per 1000 records.
+    pub(crate) fn batch(
+        builder: &dyn SinkBuilder,
+        facts: BatchFacts,
+        payloads: &[&[u8]],
+    ) -> SealedBatch {
+        let records: Vec<_> =
+            payloads.iter().map(|payload| ("s.t", Headers::default(), *payload)).collect();
+        batch_of(builder, facts, &records)
+    }
+
+    /// A batch of these records.
+    pub(crate) fn batch_of(
+        builder: &dyn SinkBuilder,
+        facts: BatchFacts,
+        records: &[(&str, Headers<'_>, &[u8])],
+    ) -> SealedBatch {
+        let mut blocks = Vec::new();
+        let mut seq = facts.first_seq;
+        for part in records.chunks(1000) {
+            let mut frames = FrameBuffer::default();
+            let first_seq = seq;
+            for (subject, headers, payload) in part {
+                frames.push(&RecordView {
+                    epoch: facts.epoch,
+                    seq,
+                    origin: Origin::default(),
+                    time: Timestamp(1_500_000_000_000_000_007),
+                    subject,
+                    headers: *headers,
+                    payload,
+                });
+                seq = seq.next();
+            }
+            blocks.push(FrameBlock {
+                epoch: facts.epoch,
+                first_seq,
+                count: frames.count(),
+                skip: 0,
+                take: frames.count(),
+                bytes: frames.bytes().into(),
+            });
+        }
+        let fixed = builder.fix(&facts).unwrap();
+        SealedBatch { facts, fixed, sha256: [0; 32], content: Arc::new(Blocks(blocks)) }
+    }
 }

@@ -1,0 +1,175 @@
+//! The name of a batch's file below the root, made from nothing but what is known when the batch is sealed.
+//!
+//! Two different batches never get one name: numbers have a fixed width, and where a `-` or `_` of the template separates two
+//! names in one path component, that character is written `%2D` or `%5F` inside the first of them (`a-b` and `c` against `a`
+//! and `b-c`). All other values are names, hex digits or numbers, so nothing that leaves the root can come from them.
+
+use std::path::{Component, Path};
+
+use crate::record::batch::BatchFacts;
+use crate::record::template::{Piece, Template};
+use crate::record::time::day_and_hour;
+
+/// The fields of `path`. The first four are component names, of variable length; the others have a fixed width.
+pub const PATH_FIELDS: &[&str] = &[
+    "agent",
+    "source",
+    "pipeline",
+    "sink",
+    "epoch",
+    "batch",
+    "first_seq",
+    "last_seq",
+    "date",
+    "hour",
+];
+const NAMES: usize = 4;
+
+/// Longest path component: what file systems take, less the dot and `.part` of the temporary.
+const COMPONENT_BYTES_MAX: usize = 255 - ".".len() - ".part".len();
+
+/// Checks and parses a `path` template.
+///
+/// # Errors
+/// Says what is wrong: an unknown field, a way out of the root, or fields whose values could not be told apart.
+pub fn parse_path_template(text: &str) -> Result<Template, String> {
+    let template = Template::parse(text, PATH_FIELDS).map_err(|error| error.to_string())?;
+    let filled: Vec<&str> = PATH_FIELDS.iter().map(|_| "x").collect();
+    check_relative(&template.render(&filled))?;
+    separators(&template)?;
+    Ok(template)
+}
+
+/// The file's name below the root.
+///
+/// # Errors
+/// When a component is longer than a file system takes.
+pub(super) fn render(template: &Template, facts: &BatchFacts) -> Result<String, String> {
+    let place = &facts.place;
+    let (date, hour) = day_and_hour(facts.sealed_at);
+    let values: [String; 10] = [
+        place.agent.to_string(),
+        place.source.to_string(),
+        place.pipeline.to_string(),
+        place.sink.to_string(),
+        facts.epoch.to_string(),
+        format!("{:016}", facts.number.0),
+        format!("{:016}", facts.first_seq.0),
+        format!("{:016}", facts.last_seq.0),
+        date,
+        hour,
+    ];
+    let mut escaped = separators(template)?.into_iter();
+    let mut name = String::new();
+    template.render_into(&mut name, |field, out| match escaped.next().flatten() {
+        Some(separator) => {
+            let code = format!("%{:02X}", u32::from(separator));
+            out.push_str(&values[field].replace(separator, &code));
+        }
+        None => out.push_str(&values[field]),
+    });
+    check_relative(&name)?;
+    Ok(name)
+}
+
+/// Checks that a name stays below the root and can be a file's.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub(super) fn check_relative(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.ends_with('/') {
+        return Err(format!("\"{name}\" is no file name"));
+    }
+    if name.contains(|c: char| c.is_control()) {
+        return Err(format!("{name:?} holds a control character"));
+    }
+    let plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+    if !plain || name.split('/').any(|part| part.is_empty() || part == ".") {
+        return Err(format!("\"{name}\" must be relative, without \".\", \"..\" and empty parts"));
+    }
+    match name.split('/').find(|part| part.len() > COMPONENT_BYTES_MAX) {
+        Some(part) => Err(format!("\"{part}\" is longer than {COMPONENT_BYTES_MAX} bytes")),
+        None => Ok(()),
+    }
+}
+
+/// For each field of the template in order, the character to escape in its value, if any.
+fn separators(template: &Template) -> Result<Vec<Option<char>>, String> {
+    let pieces = template.pieces();
+    let mut escapes = Vec::new();
+    for (index, piece) in pieces.iter().enumerate() {
+        let Piece::Field(field) = piece else { continue };
+        let name_follows = *field < NAMES && another_name_follows(&pieces[index + 1..]);
+        escapes.push(match pieces.get(index + 1) {
+            _ if !name_follows => None,
+            Some(Piece::Text(text)) => match text.chars().next() {
+                Some(c @ ('-' | '_')) => Some(c),
+                Some(c) if c.is_ascii_alphanumeric() => return Err(inseparable(*field)),
+                _ => None,
+            },
+            _ => return Err(inseparable(*field)),
+        });
+    }
+    Ok(escapes)
+}
+
+fn inseparable(field: usize) -> String {
+    let field = PATH_FIELDS[field];
+    format!(
+        "\"{{{field}}}\" needs a \"/\", \".\", \"-\" or \"_\" behind it to be told from what follows"
+    )
+}
+
+/// Whether a component name stands further on in the same path component.
+fn another_name_follows(rest: &[Piece]) -> bool {
+    for piece in rest {
+        match piece {
+            Piece::Text(text) if text.contains('/') => return false,
+            Piece::Field(field) if *field < NAMES => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sinks::tests::facts;
+
+    fn name(template: &str) -> String {
+        render(&parse_path_template(template).unwrap(), &facts(7, 3)).unwrap()
+    }
+
+    #[test]
+    fn numbers_are_padded_so_that_names_sort() {
+        assert_eq!(
+            name("{source}/{date}/{source}-{epoch}-{batch}-{first_seq}-{last_seq}.ndjson.zst"),
+            "src/2017-07-14/src-00001abcde-0000000000000007-0000000000000010-0000000000000012.ndjson.zst"
+        );
+        assert_eq!(name("{agent}.{pipeline}.{sink}/{hour}"), "gw-1.pipe.files/02");
+    }
+
+    #[test]
+    fn names_on_both_sides_of_a_dash_are_told_apart() {
+        assert_eq!(name("{agent}-{source}-{batch}"), "gw%2D1-src-0000000000000007");
+        assert_eq!(name("{agent}/{source}-{batch}"), "gw-1/src-0000000000000007");
+        assert_eq!(name("{agent}_{source}"), "gw-1_src");
+        for inseparable in ["{agent}{source}", "{agent}x{source}", "{agent}{epoch}-{source}"] {
+            assert!(parse_path_template(inseparable).is_err(), "{inseparable}");
+        }
+    }
+
+    #[test]
+    fn no_template_leads_out_of_the_root() {
+        for bad in
+            ["", "/x", "../x", "a/../b", "a//b", "a/", "./a", "a/.", "a\nb", "{subject}", "{"]
+        {
+            assert!(parse_path_template(bad).is_err(), "{bad:?}");
+        }
+        let long = "x".repeat(COMPONENT_BYTES_MAX + 1);
+        assert!(parse_path_template(&long).is_err());
+        let template = parse_path_template(&format!("{}{{batch}}", "x".repeat(240))).unwrap();
+        assert!(render(&template, &facts(7, 3)).is_err());
+    }
+}

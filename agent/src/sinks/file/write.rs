@@ -1,0 +1,333 @@
+//! Writes one batch as one file, on a blocking thread.
+//!
+//! 1. Open the folder below the root; make and sync what is missing.
+//! 2. A file with content under the final name: compare (step 6).
+//! 3. Open `.NAME.part` beside it, lock it, empty it: what an attempt before left there is overwritten.
+//! 4. Stream the records into it, compressed if so fixed; sync it.
+//! 5. Give it the final name without replacing; sync the folder. Done.
+//! 6. The name was taken: the same uncompressed content is a repeat, and synced for good; other content is a conflict.
+//!
+//! A crash before 5 leaves a `.part` at most. A crash after it leaves the file, which the next attempt finds in 2.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use sha2::{Digest as _, Sha256};
+
+use super::Fixed;
+use super::folder::{self, Failed};
+use super::publish::Way;
+use crate::limits::FILE_WRITE_BYTES;
+use crate::record::batch::SealedBatch;
+use crate::sinks::format::LineEncoder;
+use crate::sinks::{Class, Delivered, SinkError};
+
+/// What all files of a sink have in common.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) root: PathBuf,
+    pub(super) root_must_exist: bool,
+    pub(super) way: Way,
+}
+
+/// One file to write.
+struct Job<'a> {
+    batch: &'a SealedBatch,
+    fixed: &'a Fixed,
+    path: PathBuf,
+    folder: OwnedFd,
+    name: &'a str,
+    cancelled: &'a AtomicBool,
+}
+
+/// Delivers a batch. Stops between blocks when `cancelled` becomes true.
+pub(super) fn deliver(
+    place: &Place,
+    batch: &SealedBatch,
+    fixed: &Fixed,
+    cancelled: &Arc<AtomicBool>,
+) -> Result<Delivered, SinkError> {
+    let relative = Path::new(&fixed.name);
+    let name = relative.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
+        SinkError::new(Class::Rejected, format!("\"{}\" is no file name", fixed.name))
+    })?;
+    let root = folder::open_root(&place.root, place.root_must_exist)?;
+    let parents = relative.parent().unwrap_or(Path::new(""));
+    let folder = folder::open_below(&root, &place.root, parents)?;
+    let path = place.root.join(relative);
+    let job = Job { batch, fixed, path, folder, name, cancelled };
+    if job.is_taken()? {
+        return job.compare();
+    }
+    let (part, mut delivered) = job.write()?;
+    match place.way.publish(&job.folder, &part, name) {
+        Ok(()) => {
+            folder::sync(&job.folder)
+                .map_err(|error| Failed::new("sync the folder of", &job.path, error))?;
+            delivered.files = 1;
+            Ok(delivered)
+        }
+        Err(Errno::EXIST) => {
+            job.remove(&part);
+            job.compare()
+        }
+        Err(error) => {
+            job.remove(&part);
+            Err(Failed::new("rename to", &job.path, error).into())
+        }
+    }
+}
+
+impl Job<'_> {
+    /// Whether something with content has the final name. An empty file counts only when it cannot be taken over.
+    fn is_taken(&self) -> Result<bool, SinkError> {
+        match rustix::fs::statat(&self.folder, self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => {
+                Ok(stat.st_size != 0
+                    || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile)
+            }
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(Failed::new("look at", &self.path, error).into()),
+        }
+    }
+
+    /// Writes and syncs the temporary. Removes it again when that fails, so that a full disk is not kept full.
+    fn write(&self) -> Result<(String, Delivered), SinkError> {
+        let part = format!(".{}.part", self.name);
+        let file = self.open_part(&part)?;
+        match self.fill(file) {
+            Ok(delivered) => Ok((part, delivered)),
+            Err(error) => {
+                self.remove(&part);
+                Err(error)
+            }
+        }
+    }
+
+    fn open_part(&self, part: &str) -> Result<File, SinkError> {
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let path = self.path.with_file_name(part);
+        let mode = Mode::from_raw_mode(0o644);
+        let file = rustix::fs::openat(&self.folder, part, flags, mode)
+            .map_err(|error| Failed::new("create", &path, error))?;
+        // An attempt that was given up may still be at it on a thread of its own. Its lock ends with it, also in a crash.
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                return Err(SinkError::new(
+                    Class::Retryable,
+                    format!("an earlier attempt is still writing {}", path.display()),
+                ));
+            }
+            // File systems without locks: the attempts of one lane wait for each other anyway.
+            Ok(()) | Err(_) => {}
+        }
+        self.check_still_there(&file, part)?;
+        rustix::fs::ftruncate(&file, 0).map_err(|error| Failed::new("empty", &path, error))?;
+        Ok(File::from(file))
+    }
+
+    /// The one who held the lock may have renamed or removed the file between our opening and locking it.
+    fn check_still_there(&self, file: &OwnedFd, part: &str) -> Result<(), SinkError> {
+        let path = self.path.with_file_name(part);
+        let failed = |error| SinkError::from(Failed::new("look at", &path, error));
+        let ours = rustix::fs::fstat(file).map_err(failed)?;
+        match rustix::fs::statat(&self.folder, part, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if (stat.st_dev, stat.st_ino) == (ours.st_dev, ours.st_ino) => Ok(()),
+            Ok(_) | Err(Errno::NOENT) => Err(SinkError::new(
+                Class::Retryable,
+                format!("an earlier attempt has just ended with {}", path.display()),
+            )),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn fill(&self, file: File) -> Result<Delivered, SinkError> {
+        let failed = |error| SinkError::from(Failed::new("write", &self.path, error));
+        let counted = Counted { inner: file, bytes: 0 };
+        let (records, counted) = if let Some(level) = self.fixed.zstd_level() {
+            let buffered = BufWriter::with_capacity(FILE_WRITE_BYTES, counted);
+            let mut encoder = zstd::stream::write::Encoder::new(buffered, level).map_err(failed)?;
+            encoder.include_checksum(true).map_err(failed)?;
+            let records = self.stream(&mut encoder)?;
+            let buffered = encoder.finish().map_err(failed)?;
+            (records, buffered.into_inner().map_err(|error| failed(error.into_error()))?)
+        } else {
+            let mut counted = counted;
+            (self.stream(&mut counted)?, counted)
+        };
+        counted.inner.sync_all().map_err(|error| Failed::new("sync", &self.path, error))?;
+        Ok(Delivered { records, bytes: counted.bytes, ..Delivered::default() })
+    }
+
+    /// Writes the uncompressed content into `out`, in pieces of at least 64 KiB.
+    fn stream(&self, out: &mut impl Write) -> Result<u64, SinkError> {
+        let facts = &self.batch.facts;
+        let unreadable = |error| {
+            SinkError::new(Class::Retryable, format!("cannot read batch {}", facts.identity()))
+                .caused_by(error)
+        };
+        let failed = |error| SinkError::from(Failed::new("write", &self.path, error));
+        let mut encoder = LineEncoder::new(self.fixed.format(), &facts.place.lane);
+        let mut buffer = Vec::with_capacity(2 * FILE_WRITE_BYTES);
+        let mut reader = self.batch.content.open();
+        let mut records = 0;
+        while let Some(block) = reader.next_block().map_err(unreadable)? {
+            if self.cancelled.load(Ordering::Relaxed) {
+                return Err(SinkError::new(Class::Retryable, "the attempt was given up"));
+            }
+            for record in block.records() {
+                let record = record.map_err(|error| unreadable(error.into()))?;
+                encoder.encode(&record, &mut buffer)?;
+                records += 1;
+                if buffer.len() >= FILE_WRITE_BYTES {
+                    out.write_all(&buffer).map_err(failed)?;
+                    buffer.clear();
+                }
+            }
+        }
+        out.write_all(&buffer).map_err(failed)?;
+        if records == facts.records {
+            return Ok(records);
+        }
+        Err(SinkError::new(
+            Class::Retryable,
+            format!(
+                "batch {} has {records} of its {} records in the journal",
+                facts.identity(),
+                facts.records
+            ),
+        ))
+    }
+
+    fn remove(&self, part: &str) {
+        // A temporary that stays is overwritten by the next attempt.
+        let _stays = rustix::fs::unlinkat(&self.folder, part, AtFlags::empty());
+    }
+
+    /// Settles whether the file under the final name is this batch.
+    fn compare(&self) -> Result<Delivered, SinkError> {
+        let mut expected = Hashing::default();
+        let records = self.stream(&mut expected)?;
+        let (found, size, file) = self.hash_found()?;
+        let expected = expected.sha.finalize();
+        if found[..] == expected[..] {
+            // It may be the work of an attempt that was cut off before its last sync.
+            file.sync_all().map_err(|error| Failed::new("sync", &self.path, error))?;
+            folder::sync(&self.folder)
+                .map_err(|error| Failed::new("sync the folder of", &self.path, error))?;
+            return Ok(Delivered {
+                records,
+                already: records,
+                bytes: size,
+                ..Delivered::default()
+            });
+        }
+        Err(SinkError::new(
+            Class::Conflict,
+            format!(
+                "{} holds other content than batch {}: its sha256 is {}, the batch's {}",
+                self.path.display(),
+                self.batch.facts.identity(),
+                hex(&found),
+                hex(&expected)
+            ),
+        ))
+    }
+
+    /// SHA-256 of the uncompressed content of what has the final name; of its bytes when it cannot be decompressed.
+    fn hash_found(&self) -> Result<([u8; 32], u64, File), SinkError> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let open = || match rustix::fs::openat(&self.folder, self.name, flags, Mode::empty()) {
+            Ok(file) => Ok(File::from(file)),
+            Err(Errno::LOOP | Errno::MLINK) => Err(self.no_file()),
+            Err(error) => Err(Failed::new("open", &self.path, error).into()),
+        };
+        let file = open()?;
+        let failed = |error| SinkError::from(Failed::new("read", &self.path, error));
+        let meta = file.metadata().map_err(failed)?;
+        if !meta.is_file() {
+            return Err(self.no_file());
+        }
+        if self.fixed.zstd_level().is_some() {
+            let mut hashing = Hashing::default();
+            let decoder = zstd::stream::read::Decoder::new(&file).map_err(failed)?;
+            if self.copy(decoder, &mut hashing).is_ok() {
+                return Ok((hashing.sha.finalize().into(), meta.len(), file));
+            }
+        }
+        let mut hashing = Hashing::default();
+        self.copy(&open()?, &mut hashing).map_err(failed)?;
+        Ok((hashing.sha.finalize().into(), meta.len(), file))
+    }
+
+    fn no_file(&self) -> SinkError {
+        let reason = format!(
+            "{} is no regular file, batch {} cannot have its name",
+            self.path.display(),
+            self.batch.facts.identity()
+        );
+        SinkError::new(Class::Conflict, reason)
+    }
+
+    fn copy(&self, mut from: impl io::Read, to: &mut Hashing) -> io::Result<()> {
+        let mut buffer = vec![0; FILE_WRITE_BYTES];
+        loop {
+            if self.cancelled.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            match from.read(&mut buffer)? {
+                0 => return Ok(()),
+                count => to.sha.update(&buffer[..count]),
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Hashing {
+    sha: Sha256,
+}
+
+impl Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.sha.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Counted {
+    inner: File,
+    bytes: u64,
+}
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.inner.write(bytes)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ok = write!(text, "{byte:02x}");
+        text
+    })
+}
