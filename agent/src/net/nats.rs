@@ -58,7 +58,8 @@ pub struct NatsLink {
 }
 
 impl NatsLink {
-    /// Starts connecting and returns at once, also when no server is there.
+    /// Starts connecting and returns at once, also when no server is there. Without credentials, a user and password (or a
+    /// token) in an address are used.
     ///
     /// # Errors
     /// When an address or the options make no sense. A server that is down is no error.
@@ -87,7 +88,7 @@ impl NatsLink {
                     read.await.map_err(AuthError::new)?
                 }
             }),
-            None => ConnectOptions::new(),
+            None => with_user_of(&addresses),
         };
         let client = options
             .name(name)
@@ -132,6 +133,20 @@ impl NatsLink {
             return state.clone();
         }
         self.state.borrow().clone()
+    }
+}
+
+/// The client does not take user and password out of an address; those of the first that has them are used for all.
+fn with_user_of(addresses: &[ServerAddr]) -> ConnectOptions {
+    let options = ConnectOptions::new();
+    let with_user =
+        addresses.iter().find_map(|address| Some((address.username()?, address.password())));
+    match with_user {
+        Some((user, Some(password))) => {
+            options.user_and_password(user.to_owned(), password.to_owned())
+        }
+        Some((token, None)) => options.token(token.to_owned()),
+        None => options,
     }
 }
 

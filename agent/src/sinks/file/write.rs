@@ -117,15 +117,11 @@ impl Job<'_> {
         let file = rustix::fs::openat(&self.folder, part, flags, mode)
             .map_err(|error| Failed::new("create", &path, error))?;
         // An attempt that was given up may still be at it on a thread of its own. Its lock ends with it, also in a crash.
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => {
-                return Err(SinkError::new(
-                    Class::Retryable,
-                    format!("an earlier attempt is still writing {}", path.display()),
-                ));
-            }
-            // File systems without locks: the attempts of one lane wait for each other anyway.
-            Ok(()) | Err(_) => {}
+        // File systems without locks: the attempts of one lane wait for each other anyway.
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(Errno::WOULDBLOCK) {
+            let reason = format!("an earlier attempt is still writing {}", path.display());
+            return Err(SinkError::new(Class::Retryable, reason));
         }
         self.check_still_there(&file, part)?;
         rustix::fs::ftruncate(&file, 0).map_err(|error| Failed::new("empty", &path, error))?;

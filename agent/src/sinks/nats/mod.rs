@@ -288,3 +288,6 @@ fn unreadable(batch: &SealedBatch, error: crate::record::batch::ReadError) -> Si
 fn died(error: tokio::task::JoinError) -> SinkError {
     SinkError::new(Class::Retryable, "the reading thread died").caused_by(error)
 }
+
+#[cfg(test)]
+mod tests;

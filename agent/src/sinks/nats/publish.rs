@@ -46,6 +46,8 @@ pub(super) struct Publisher<'a> {
     pub(super) silence: Duration,
     outstanding: FuturesUnordered<BoxFuture<'static, Answer>>,
     failure: Option<(usize, SinkError)>,
+    /// Whether answers were waited for long enough.
+    silent: bool,
 }
 
 impl<'a> Publisher<'a> {
@@ -66,6 +68,7 @@ impl<'a> Publisher<'a> {
             silence,
             outstanding: FuturesUnordered::new(),
             failure: None,
+            silent: false,
         }
     }
 
@@ -108,7 +111,7 @@ impl<'a> Publisher<'a> {
         }
         // Answers to what was sent in an ended session do not come any more.
         let deadline = tokio::time::Instant::now() + DRAIN;
-        while self.session_lasts() && !self.outstanding.is_empty() {
+        while !self.silent && self.session_lasts() && !self.outstanding.is_empty() {
             match tokio::time::timeout_at(deadline, self.outstanding.next()).await {
                 Ok(Some((index, result))) => self.note(index, result, progress),
                 Ok(None) | Err(_) => break,
@@ -149,6 +152,7 @@ impl<'a> Publisher<'a> {
                 self.fail(usize::MAX, error);
             }
             Woke::Silence => {
+                self.silent = true;
                 let error = match &self.link.borrow().last_error {
                     Some(error) if refused => SinkError::new(
                         Class::Unreachable,

@@ -1,0 +1,346 @@
+//! The sink against a real server, which `cargo xtask test` installs.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use async_nats::jetstream::stream::{Config, DiscardPolicy};
+use futures_util::StreamExt as _;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::*;
+use crate::backoff::{Backoff, Jitter};
+use crate::record::{Headers, HeadersBuffer};
+use crate::sinks::tests::{batch, batch_of, facts};
+
+/// A server of its own, killed at the end.
+struct Server {
+    child: Child,
+    port: u16,
+    folder: tempfile::TempDir,
+    config: String,
+}
+
+impl Server {
+    async fn start(config: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let child = Self::spawn(folder.path(), "-1", config);
+        let mut server = Self { child, port: 0, folder, config: config.to_owned() };
+        server.port = server.wait_for_port().await;
+        server
+    }
+
+    fn spawn(folder: &Path, port: &str, config: &str) -> Child {
+        let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/nats-server");
+        let file = folder.join("server.conf");
+        std::fs::write(&file, config).unwrap();
+        Command::new(&binary)
+            .args(["-a", "127.0.0.1", "-js", "-p", port])
+            .arg("-sd")
+            .arg(folder)
+            .arg("--ports_file_dir")
+            .arg(folder)
+            .arg("-c")
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("{}: {error}; `cargo xtask test` installs it", binary.display())
+            })
+    }
+
+    async fn wait_for_port(&self) -> u16 {
+        let path = self.folder.path().join(format!("nats-server_{}.ports", self.child.id()));
+        for _ in 0..500 {
+            if let Ok(text) = std::fs::read_to_string(&path)
+                && let Ok(ports) = serde_json::from_str::<serde_json::Value>(&text)
+                && let Some(url) = ports["nats"][0].as_str()
+            {
+                return url.rsplit(':').next().unwrap().parse().unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the server did not start");
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again on its port, with what it has stored.
+    fn restart(&mut self) {
+        self.child = Self::spawn(self.folder.path(), &self.port.to_string(), &self.config);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn url(&self, user: &str) -> String {
+        format!("nats://{user}127.0.0.1:{}", self.port)
+    }
+
+    async fn context(&self, user: &str) -> Context {
+        let link = NatsLink::start(&[self.url(user)], None, "test").await.unwrap();
+        async_nats::jetstream::new(link.client().clone())
+    }
+
+    fn builder(
+        &self,
+        user: &str,
+        change: impl FnOnce(&mut NatsSinkConfig, &mut RetryConfig),
+    ) -> NatsSinkBuilder {
+        let mut config = NatsSinkConfig {
+            servers: vec![self.url(user)],
+            credentials: None,
+            stream: Some("EDGE".to_owned()),
+            subject: "edge.{agent}.{subject}".to_owned(),
+            publish_window: 16,
+        };
+        let mut retry = RetryConfig {
+            backoff: Backoff::new(Duration::from_millis(1), Duration::from_secs(1), Jitter::Full)
+                .unwrap(),
+            attempt_timeout: Duration::from_secs(10),
+        };
+        change(&mut config, &mut retry);
+        NatsSinkBuilder::new("cloud".parse().unwrap(), config, retry)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Already dead and reaped in the tests that kill it on purpose.
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn edge() -> Config {
+    Config { name: "EDGE".to_owned(), subjects: vec!["edge.>".to_owned()], ..Config::default() }
+}
+
+fn payloads(count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|n| format!("record {n}").into_bytes()).collect()
+}
+
+fn sealed(builder: &NatsSinkBuilder, payloads: &[Vec<u8>]) -> SealedBatch {
+    let payloads: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
+    batch(builder, facts(1, payloads.len() as u64), &payloads)
+}
+
+/// What the stream holds, in its order.
+async fn stored(context: &Context) -> Vec<Vec<u8>> {
+    let mut stream = context.get_stream("EDGE").await.unwrap();
+    let state = stream.info().await.unwrap().state.clone();
+    let mut found = Vec::new();
+    if state.messages == 0 {
+        return found;
+    }
+    for sequence in state.first_sequence..=state.last_sequence {
+        found.push(stream.get_raw_message(sequence).await.unwrap().payload.to_vec());
+    }
+    found
+}
+
+#[tokio::test]
+async fn records_arrive_with_identity_subject_and_headers_and_repeats_are_recognised() {
+    let server = Server::start("").await;
+    let context = server.context("").await;
+    let stream = context.create_stream(edge()).await.unwrap();
+    let mut subscription = context.client().subscribe("edge.>").await.unwrap();
+    context.client().flush().await.unwrap();
+    let builder = server.builder("", |_, _| {});
+    let mut headers = HeadersBuffer::default();
+    headers.push("a", "1");
+    headers.push("a", "2");
+    let records =
+        [("hall.7", headers.as_headers(), &b"\xff\0one"[..]), ("", Headers::default(), b"")];
+    let batch = batch_of(&builder, facts(1, 2), &records);
+    let mut sink = builder.build();
+    sink.probe().await.unwrap();
+    let delivered = sink.deliver(&batch, 1).await.unwrap();
+    assert_eq!((delivered.records, delivered.already, delivered.reordered), (2, 0, 0));
+    let first = stream.get_raw_message(1).await.unwrap();
+    assert_eq!(first.subject.as_str(), "edge.gw-1.hall.7");
+    assert_eq!(&first.payload[..], b"\xff\0one");
+    assert_eq!(
+        first.headers.get("Nats-Msg-Id").unwrap().as_str(),
+        "gw-1/src/pipe/files/00001abcde/10"
+    );
+    // Read from a live subscription: the client's reader of stored messages keeps only the last of repeated headers.
+    let live = subscription.next().await.unwrap();
+    let values = live.headers.as_ref().unwrap().get_all("a").map(|value| value.as_str());
+    assert_eq!(values.collect::<Vec<_>>(), ["1", "2"]);
+    assert_eq!(stream.get_raw_message(2).await.unwrap().subject.as_str(), "edge.gw-1._");
+    let again = builder.build().deliver(&batch, 1).await.unwrap();
+    assert_eq!((again.records, again.already), (2, 2));
+    assert_eq!(stored(&context).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_full_stream_is_unreachable_and_what_it_took_is_not_sent_again() {
+    let server = Server::start("").await;
+    let context = server.context("").await;
+    let full = Config { max_messages: 50, discard: DiscardPolicy::New, ..edge() };
+    context.create_stream(full).await.unwrap();
+    let builder = server.builder("", |_, _| {});
+    let payloads = payloads(200);
+    let batch = sealed(&builder, &payloads);
+    let mut sink = builder.build();
+    let error = sink.deliver(&batch, 1).await.unwrap_err();
+    assert_eq!(error.class, Class::Unreachable, "{error}");
+    assert_eq!(stored(&context).await, payloads[..50]);
+    let more = Config { max_messages: 1000, discard: DiscardPolicy::New, ..edge() };
+    context.update_stream(more).await.unwrap();
+    let delivered = sink.deliver(&batch, 2).await.unwrap();
+    assert_eq!((delivered.records, delivered.already, delivered.reordered), (200, 0, 0));
+    assert_eq!(stored(&context).await, payloads);
+}
+
+#[tokio::test]
+async fn no_stream_and_another_stream_are_unreachable() {
+    let server = Server::start("").await;
+    let context = server.context("").await;
+    let builder = server.builder("", |_, _| {});
+    let batch = sealed(&builder, &payloads(3));
+    let mut sink = builder.build();
+    assert_eq!(sink.probe().await.unwrap_err().class, Class::Unreachable);
+    let error = sink.deliver(&batch, 1).await.unwrap_err();
+    assert_eq!(error.class, Class::Unreachable, "{error}");
+    context.create_stream(Config { name: "OTHER".to_owned(), ..edge() }).await.unwrap();
+    let error = sink.deliver(&batch, 2).await.unwrap_err();
+    assert_eq!(error.class, Class::Unreachable, "{error}");
+    let state = context.get_stream("OTHER").await.unwrap().get_info().await.unwrap().state;
+    assert_eq!(state.messages, 0);
+    let any = server.builder("", |config, _| config.stream = None);
+    assert_eq!(any.build().deliver(&sealed(&any, &payloads(3)), 1).await.unwrap().records, 3);
+}
+
+#[tokio::test]
+async fn what_the_server_cannot_take_is_rejected_by_name_before_anything_is_sent() {
+    let server = Server::start("max_payload: 1000").await;
+    let context = server.context("").await;
+    context.create_stream(edge()).await.unwrap();
+    let builder = server.builder("", |_, _| {});
+    let payloads = [b"fits".to_vec(), vec![b'x'; 950]];
+    let error = builder.build().deliver(&sealed(&builder, &payloads), 1).await.unwrap_err();
+    assert_eq!(error.class, Class::Rejected);
+    assert!(error.reason.contains("gw-1/src/pipe/files/00001abcde/11"), "{error}");
+    assert!(error.reason.contains("takes 1000"), "{error}");
+    for (name, value) in [("Nats-Rollup", "all"), ("a b", "1"), ("a", "1\r\nb: 2"), ("", "1")] {
+        let mut headers = HeadersBuffer::default();
+        headers.push(name, value);
+        let records = [("s", Headers::default(), &b"1"[..]), ("s", headers.as_headers(), b"2")];
+        let batch = batch_of(&builder, facts(1, 2), &records);
+        let error = builder.build().deliver(&batch, 1).await.unwrap_err();
+        assert_eq!(error.class, Class::Rejected, "{error}");
+    }
+    let subject = "s".repeat(4000);
+    let batch = batch_of(&builder, facts(1, 1), &[(&subject, Headers::default(), b"1")]);
+    assert_eq!(builder.build().deliver(&batch, 1).await.unwrap_err().class, Class::Rejected);
+    assert!(stored(&context).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_killed_server_is_unreachable_and_gets_each_record_once_when_it_is_back() {
+    let mut server = Server::start("").await;
+    let context = server.context("").await;
+    context.create_stream(edge()).await.unwrap();
+    let builder = server.builder("", |config, _| config.publish_window = 64);
+    let payloads = payloads(20_000);
+    let batch = sealed(&builder, &payloads);
+    let mut sink = builder.build();
+    let attempt = async {
+        let error = sink.deliver(&batch, 1).await.unwrap_err();
+        assert_eq!(error.class, Class::Unreachable, "{error}");
+    };
+    let killer = async {
+        while context.get_stream("EDGE").await.unwrap().get_info().await.unwrap().state.messages
+            < 500
+        {}
+    };
+    let killed = async {
+        killer.await;
+        server.kill();
+    };
+    tokio::join!(attempt, killed);
+    server.restart();
+    let mut attempts = 1;
+    let delivered = loop {
+        attempts += 1;
+        match sink.deliver(&batch, attempts).await {
+            Ok(delivered) => break delivered,
+            Err(error) => assert_ne!(error.class, Class::Rejected, "{error}"),
+        }
+        assert!(attempts < 20);
+    };
+    assert_eq!(delivered.records, 20_000);
+    assert_eq!(stored(&context).await.len(), 20_000);
+}
+
+#[tokio::test]
+async fn a_silent_server_is_retryable_and_what_it_had_stored_is_recognised() {
+    let server = Server::start("").await;
+    let context = server.context("").await;
+    context.create_stream(edge()).await.unwrap();
+    let builder = server.builder("", |_, retry| retry.attempt_timeout = Duration::from_secs(1));
+    let mut sink = builder.build();
+    sink.probe().await.unwrap();
+    let payloads = payloads(40);
+    let batch = sealed(&builder, &payloads);
+    server.signal(Signal::STOP);
+    let error = sink.deliver(&batch, 1).await.unwrap_err();
+    assert_eq!(error.class, Class::Retryable, "{error}");
+    server.signal(Signal::CONT);
+    let delivered = sink.deliver(&batch, 2).await.unwrap();
+    assert_eq!((delivered.records, delivered.already), (40, 16));
+    assert_eq!(stored(&context).await, payloads);
+}
+
+#[tokio::test]
+async fn a_missing_permission_and_a_wrong_password_are_unreachable() {
+    let server = Server::start(
+        "authorization { users = [ {user: a, password: a}, \
+         {user: b, password: b, permissions: {publish: [\"other.>\"], subscribe: \">\"}} ] }",
+    )
+    .await;
+    let context = server.context("a:a@").await;
+    context.create_stream(edge()).await.unwrap();
+    let builder = server.builder("b:b@", |_, _| {});
+    let mut sink = builder.build();
+    // It may not ask, but it is there: whether it takes messages, only a delivery can tell.
+    sink.probe().await.unwrap();
+    let error = sink.deliver(&sealed(&builder, &payloads(3)), 1).await.unwrap_err();
+    assert_eq!(error.class, Class::Unreachable, "{error}");
+    assert!(error.reason.to_lowercase().contains("permissions violation"), "{error}");
+    let builder = server.builder("a:s3cret@", |_, _| {});
+    let error = builder.build().deliver(&sealed(&builder, &payloads(3)), 1).await.unwrap_err();
+    assert_eq!(error.class, Class::Unreachable, "{error}");
+    assert!(error.reason.contains("authorization"), "{error}");
+    assert!(!format!("{error:?}").contains("s3cret"));
+}
+
+#[tokio::test]
+async fn a_cut_off_attempt_is_gone_on_with() {
+    let server = Server::start("").await;
+    let context = server.context("").await;
+    context.create_stream(edge()).await.unwrap();
+    let builder = server.builder("", |_, _| {});
+    let payloads = payloads(5_000);
+    let batch = sealed(&builder, &payloads);
+    let mut sink = builder.build();
+    let mut attempt = 0;
+    let delivered = loop {
+        attempt += 1;
+        let limit = Duration::from_millis(20 * u64::from(attempt));
+        if let Ok(result) = tokio::time::timeout(limit, sink.deliver(&batch, attempt)).await {
+            break result.unwrap();
+        }
+    };
+    assert!(attempt > 1);
+    assert_eq!(delivered.records, 5_000);
+    assert_eq!(stored(&context).await.len(), 5_000);
+}
