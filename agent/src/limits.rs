@@ -56,6 +56,17 @@ pub const FAULTY_RECORDS_MAX: usize = 8;
 /// Parts of one batch.
 pub const BATCH_PARTS_MAX: u64 = 1 << 14;
 
+/// Bytes that a source reads at once.
+pub const READ_BLOCK_BYTES: usize = 256 * 1024;
+/// Bytes that a file source reads of one file before it turns to the next.
+pub const FILE_TURN_BYTES: usize = 4 * 1024 * 1024;
+/// Files that a file source holds open.
+pub const FILES_OPEN_MAX: usize = 256;
+/// Files that a file source follows; more are left out, with a warning.
+pub const FILES_FOLLOWED_MAX: usize = 64 * 1024;
+/// Appends of a source that may wait to become durable.
+pub const APPENDS_PENDING_MAX: usize = 64;
+
 /// Bytes that a sink gathers before it writes to a file.
 pub const FILE_WRITE_BYTES: usize = 128 * 1024;
 

@@ -167,7 +167,7 @@ pub(crate) mod tests {
                 count: frames.count(),
                 skip: 0,
                 take: frames.count(),
-                bytes: frames.bytes().into(),
+                bytes: frames.bytes().to_vec().into(),
             });
         }
         let fixed = builder.fix(&facts).unwrap();

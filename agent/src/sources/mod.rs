@@ -1,3 +1,175 @@
-//! x
+//! Sources bring records in. They know the journal's [`Appender`] and nothing of lanes, pipelines or sinks.
+//!
+//! A source moves its positions in the same append as the records that it has read; so a crash neither repeats nor skips a
+//! record. When an append fails, nothing after it was taken: the source ends with the error and is started anew.
+//!
+//! Lines (files and standard input) end at `\n`, which is not part of the record. All other bytes stay as they are, also
+//! `\r`, NUL and what is no UTF-8. An empty line is no record: it is skipped and counted.
+
+mod collect;
 pub mod config;
+mod error;
+mod feed;
 pub mod file;
+mod generate;
+mod stdin;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use async_trait::async_trait;
+
+pub use error::SourceError;
+
+use self::config::{SourceConfig, SourceKind};
+use crate::clock::SharedClock;
+use crate::journal::Appender;
+use crate::tasks::Shutdown;
+
+/// How a source came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finished {
+    /// A finite source was read to its end, and everything of it is durable.
+    End,
+    /// It was asked to stop; what it had submitted is durable.
+    Stopped,
+}
+
+/// What a source needs besides its settings.
+#[derive(Debug, Clone)]
+pub struct SourceOptions {
+    /// Whether it is to be read to its end, once.
+    pub once: bool,
+    /// Time.
+    pub clock: SharedClock,
+}
+
+/// What a source has done since it was built, for status and metrics. Counted when durable, except for what is left out.
+#[derive(Debug, Default)]
+pub struct SourceCounters {
+    /// Records in the journal.
+    pub records: AtomicU64,
+    /// Bytes of their frames.
+    pub bytes: AtomicU64,
+    /// Records over their limit that went into the dead letters.
+    pub oversize_dead_lettered: AtomicU64,
+    /// Records over their limit that were cut.
+    pub oversize_truncated: AtomicU64,
+    /// Records over their limit that were left out.
+    pub oversize_dropped: AtomicU64,
+    /// Empty lines, which are left out.
+    pub empty_lines: AtomicU64,
+    /// Files that cannot be opened or read now.
+    pub files_in_trouble: AtomicU64,
+    /// Files that were cut or written anew and are read from their first byte again.
+    pub files_restarted: AtomicU64,
+}
+
+/// One configured source, ready to run.
+#[async_trait]
+pub trait Source: Send {
+    /// What it does, readable while it runs.
+    fn counters(&self) -> Arc<SourceCounters>;
+
+    /// Reads until the end, or until asked to stop.
+    ///
+    /// # Errors
+    /// When the journal takes nothing more or the input cannot be read.
+    ///
+    /// # Cancel safety
+    /// Can be dropped; what was submitted may still become durable, with the positions that belong to it.
+    async fn run(
+        self: Box<Self>,
+        appender: Appender,
+        shutdown: Shutdown,
+    ) -> Result<Finished, SourceError>;
+}
+
+/// Makes a configured source. Opens nothing.
+///
+/// # Errors
+/// When it never ends but is to be read once, or a setting makes no sense.
+pub fn build(
+    config: &SourceConfig,
+    options: &SourceOptions,
+) -> Result<Box<dyn Source>, SourceError> {
+    let id = config.id.clone();
+    Ok(match &config.kind {
+        SourceKind::File(file) => Box::new(file::FileSource::new(id, file, options)?),
+        SourceKind::Generate(made) => Box::new(generate::GenerateSource::new(id, made, options)?),
+        SourceKind::Stdin(stdin) => Box::new(stdin::StdinSource::new(id, stdin, options)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    //! What the tests of the sources have in common: a real journal, and what came into it.
+
+    use std::path::Path;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::journal::config::JournalConfig;
+    use crate::journal::{Journal, JournalOptions, LaneSpec};
+    use crate::limits::CHUNK_BYTES_MAX;
+    use crate::record::id::{Seq, SourceId};
+
+    pub(super) fn source_id() -> SourceId {
+        "src".parse().unwrap()
+    }
+
+    pub(super) fn options(once: bool) -> SourceOptions {
+        SourceOptions { once, clock: Arc::new(SystemClock) }
+    }
+
+    pub(super) fn open(folder: &Path) -> Journal {
+        let options = JournalOptions {
+            directory: folder.join("data"),
+            config: JournalConfig::default(),
+            agent: None,
+            host: "gw".parse().unwrap(),
+            clock: Arc::new(SystemClock),
+        };
+        Journal::open(&options).unwrap().0
+    }
+
+    /// A record as it came in: subject, headers, payload.
+    pub(super) type Record = (String, Vec<(String, String)>, Vec<u8>);
+
+    /// Everything that the source has appended, in order.
+    pub(super) async fn records(journal: &Journal) -> Vec<Record> {
+        let spec = LaneSpec {
+            agent: "gw".parse().unwrap(),
+            source: source_id(),
+            pipeline: "p".parse().unwrap(),
+            sink: "k".parse().unwrap(),
+            start_now: false,
+        };
+        let (lane, _) = journal.lane(spec).await.unwrap();
+        let head = *lane.head().borrow();
+        let mut next = Seq(1);
+        let mut found = Vec::new();
+        while next <= head {
+            for block in lane.read(next).unwrap() {
+                assert!(block.bytes.len() <= CHUNK_BYTES_MAX || block.count == 1);
+                for record in block.records() {
+                    let record = record.unwrap();
+                    let headers = record.headers.iter().map(|(n, v)| (n.to_owned(), v.to_owned()));
+                    if record.seq >= next {
+                        next = record.seq.next();
+                        found.push((
+                            record.subject.to_owned(),
+                            headers.collect(),
+                            record.payload.to_vec(),
+                        ));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    pub(super) async fn payloads(journal: &Journal) -> Vec<Vec<u8>> {
+        records(journal).await.into_iter().map(|(_, _, payload)| payload).collect()
+    }
+}

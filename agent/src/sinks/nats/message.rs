@@ -79,11 +79,15 @@ impl<'a> Messages<'a> {
         Ok(())
     }
 
-    /// Makes the message of a record that was checked.
+    /// Makes the message of a record that was checked. The payload stays where it is, in the block.
     ///
     /// # Errors
     /// [`Class::Rejected`], as [`Self::check`] would have said.
-    pub(super) fn make(&mut self, record: &RecordView<'_>) -> Result<Message, SinkError> {
+    pub(super) fn make(
+        &mut self,
+        record: &RecordView<'_>,
+        block: &Bytes,
+    ) -> Result<Message, SinkError> {
         self.set(record);
         let mut headers = HeaderMap::new();
         headers.insert(MESSAGE_ID, self.value(&self.identity)?);
@@ -99,7 +103,7 @@ impl<'a> Messages<'a> {
         Ok(Message {
             subject: self.subject.as_str().into(),
             headers,
-            payload: Bytes::copy_from_slice(record.payload),
+            payload: block.slice_ref(record.payload),
             bytes: bytes as u64,
         })
     }

@@ -256,7 +256,7 @@ async fn send(
         for record in block.records() {
             let record = record.map_err(|error| unreadable(batch, error.into()))?;
             if !progress.is_confirmed(index) {
-                let message = messages.make(&record)?;
+                let message = messages.make(&record, &block.bytes)?;
                 going = publisher.send(index, message, progress).await;
                 if !going {
                     break;

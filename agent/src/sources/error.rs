@@ -1,0 +1,59 @@
+//! Why a source ends without having been asked to.
+
+use crate::journal::AppendError;
+use crate::record::id::SourceId;
+use crate::record::template::TemplateError;
+
+/// A failure of a source. It resumes from its positions when it is started again.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// With `--once`, a source that never ends.
+    #[error("source {source_id} never ends, which --once cannot wait for{hint}")]
+    Endless {
+        /// The source.
+        source_id: SourceId,
+        /// What to do about it, after a separator; or nothing.
+        hint: &'static str,
+    },
+    /// A `paths` entry that is no glob pattern.
+    #[error("source {source_id} has \"{pattern}\" in paths, which is no pattern")]
+    Pattern {
+        /// The source.
+        source_id: SourceId,
+        /// The entry.
+        pattern: String,
+        /// What is wrong with it.
+        #[source]
+        error: glob::PatternError,
+    },
+    /// A `subject` that is no template.
+    #[error("source {source_id} has a subject that is no template")]
+    Subject {
+        /// The source.
+        source_id: SourceId,
+        /// What is wrong with it.
+        #[source]
+        error: TemplateError,
+    },
+    /// The journal did not take an append: nothing of it, and nothing after it, is there.
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    /// The input itself cannot be read any more.
+    #[error("source {source_id} cannot read its input")]
+    Read {
+        /// The source.
+        source_id: SourceId,
+        /// Why.
+        #[source]
+        error: std::io::Error,
+    },
+    /// The thread that reads has panicked.
+    #[error("the reading thread of source {source_id} died")]
+    Died {
+        /// The source.
+        source_id: SourceId,
+        /// How.
+        #[source]
+        error: tokio::task::JoinError,
+    },
+}

@@ -1,0 +1,405 @@
+//! Finds the files of a source, keeps apart which is which, and reads them in turns. Blocks.
+//!
+//! A pass gives every file with something to read one turn. The patterns are looked at again every second. A file that was
+//! renamed or removed while it is open is read to its end. Files that rest are closed, and at most `FILES_OPEN_MAX` are open.
+//!
+//! A position goes when its file was removed, or was not found for an hour although its folder is there, on its device: an
+//! unmounted volume keeps its positions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::config::StartAt;
+use super::identity::{Check, FileId, Saved};
+use super::tail::{Interrupted, Outlet, Reading, Stamp, Tail};
+use crate::clock::Monotonic;
+use crate::limits::{FILES_FOLLOWED_MAX, FILES_OPEN_MAX};
+use crate::record::id::SourceId;
+use crate::record::template::Template;
+
+/// The fields of `subject`.
+pub(super) const SUBJECT_FIELDS: &[&str] = &["source", "file_stem", "file_name"];
+/// Marks that the files of the first scan were told from those that came later; see [`StartAt::End`].
+const STARTED: &str = "started";
+
+const SCAN_EVERY: Duration = Duration::from_secs(1);
+const CLOSED_AFTER: Duration = Duration::from_secs(10);
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
+
+/// A position without a file.
+#[derive(Debug)]
+struct Known {
+    saved: Saved,
+    since: Monotonic,
+}
+
+pub(super) struct Follower {
+    source: SourceId,
+    patterns: Vec<glob::Pattern>,
+    subject: Template,
+    pub(super) reading: Reading,
+    /// Followed files in the order in which they were found.
+    tails: BTreeMap<u64, Tail>,
+    places: HashMap<FileId, u64>,
+    next_place: u64,
+    known: BTreeMap<String, Known>,
+    /// Files that are there now are skipped to their end.
+    skipping: bool,
+    scanned: Option<Monotonic>,
+    /// Paths that cannot be looked at or opened, with the trouble that was warned of.
+    trouble: HashMap<PathBuf, String>,
+    too_many: bool,
+}
+
+impl Follower {
+    pub(super) fn new(
+        source: SourceId,
+        patterns: Vec<glob::Pattern>,
+        subject: Template,
+        start_at: StartAt,
+        reading: Reading,
+        positions: &BTreeMap<String, Vec<u8>>,
+    ) -> Self {
+        let since = reading.clock.monotonic();
+        let known = positions.iter().filter_map(|(key, value)| {
+            Some((key.clone(), Known { saved: Saved::parse(value)?, since }))
+        });
+        Self {
+            source,
+            patterns,
+            subject,
+            tails: BTreeMap::new(),
+            places: HashMap::new(),
+            next_place: 0,
+            known: known.collect(),
+            skipping: start_at == StartAt::End && positions.is_empty(),
+            scanned: None,
+            trouble: HashMap::new(),
+            too_many: false,
+            reading,
+        }
+    }
+
+    /// Gives each file one turn. Returns whether there may be more to read at once.
+    ///
+    /// # Errors
+    /// Only when nobody takes appends any more.
+    pub(super) fn pass(&mut self, outlet: &Outlet<'_>) -> Result<bool, Interrupted> {
+        self.scan(outlet)?;
+        let mut more = false;
+        let places: Vec<u64> = self.tails.keys().copied().collect();
+        for place in places {
+            if outlet.shutdown.is_requested() {
+                break;
+            }
+            more |= self.turn(place, outlet)?;
+        }
+        outlet.send(&mut self.reading.collector)?;
+        Ok(more)
+    }
+
+    /// Looks at the patterns when that is due.
+    fn scan(&mut self, outlet: &Outlet<'_>) -> Result<(), Interrupted> {
+        let now = self.reading.clock.monotonic();
+        if self.scanned.is_some_and(|scanned| now.since(scanned) < SCAN_EVERY) {
+            return Ok(());
+        }
+        let first = self.scanned.is_none();
+        self.scanned = Some(now);
+        for tail in self.tails.values_mut() {
+            tail.matched = false;
+        }
+        let mut trouble = HashMap::new();
+        for pattern in self.patterns.clone() {
+            self.scan_pattern(&pattern, now, outlet, &mut trouble)?;
+        }
+        self.report(trouble);
+        if first && self.skipping {
+            // From here on a new file is one that came after us, and begins at its first byte.
+            self.skipping = false;
+            self.reading.collector.position(STARTED.to_owned(), Some(b"1".to_vec()));
+        }
+        self.leave_unmatched(now, outlet)?;
+        self.forget(now, outlet)
+    }
+
+    fn scan_pattern(
+        &mut self,
+        pattern: &glob::Pattern,
+        now: Monotonic,
+        outlet: &Outlet<'_>,
+        trouble: &mut HashMap<PathBuf, String>,
+    ) -> Result<(), Interrupted> {
+        // The pattern was parsed when the source was built.
+        let Ok(paths) = glob::glob(pattern.as_str()) else { return Ok(()) };
+        for found in paths {
+            let looked_at = match found {
+                Ok(path) => match std::fs::metadata(&path) {
+                    Ok(meta) if meta.is_file() => Ok((path, meta)),
+                    // Folders and pipes that a pattern happens to match are nobody's mistake.
+                    Ok(_) => continue,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => Err((path, error)),
+                },
+                Err(error) => Err((error.path().to_path_buf(), error.into())),
+            };
+            match looked_at {
+                Ok((path, meta)) => {
+                    self.found(path, &meta, now);
+                    outlet.send_if_full(&mut self.reading.collector)?;
+                }
+                Err((path, error)) => {
+                    trouble.insert(path, error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn found(&mut self, path: PathBuf, meta: &Metadata, now: Monotonic) {
+        let id = FileId::of(meta);
+        if let Some(tail) = self.places.get(&id).and_then(|place| self.tails.get_mut(place)) {
+            tail.matched = true;
+            tail.due |= tail.unchanged != Some(Stamp::of(meta));
+            if tail.path != path {
+                tail.path = path;
+            }
+            return;
+        }
+        if self.tails.len() >= FILES_FOLLOWED_MAX {
+            if !std::mem::replace(&mut self.too_many, true) {
+                tracing::warn!(count = FILES_FOLLOWED_MAX, path = %path.display(), "Too many files match, the rest is left out");
+            }
+            return;
+        }
+        let saved = self.position_of(id, &path);
+        let is_new = saved.is_none();
+        let saved = saved.unwrap_or_else(|| Saved {
+            path: path.to_string_lossy().into_owned(),
+            offset: 0,
+            check: Check::default(),
+        });
+        let subject = self.subject_of(Path::new(&saved.path));
+        let mut tail = Tail::new(id, path, subject, saved);
+        tail.active = now;
+        if is_new && self.skipping {
+            self.skip(&mut tail);
+        }
+        self.places.insert(id, self.next_place);
+        self.tails.insert(self.next_place, tail);
+        self.next_place += 1;
+    }
+
+    fn skip(&mut self, tail: &mut Tail) {
+        let skipped = open(&tail.path, tail.id).and_then(|file| match file {
+            Some(file) => tail.skip_to_end(&file, &mut self.reading.collector),
+            None => Ok(()),
+        });
+        if let Err(error) = skipped {
+            note_trouble(tail, &error, &self.reading);
+        }
+    }
+
+    /// The position of a file, by device and inode, or by inode and path when devices were numbered anew.
+    fn position_of(&mut self, id: FileId, path: &Path) -> Option<Saved> {
+        let key = id.key();
+        if let Some(known) = self.known.remove(&key) {
+            return Some(known.saved);
+        }
+        let path = path.to_string_lossy();
+        let same = |(key, known): (&String, &Known)| {
+            let inode = FileId::of_key(key).map(|id| id.inode);
+            (inode == Some(id.inode) && known.saved.path == path).then(|| key.clone())
+        };
+        let old = self.known.iter().find_map(same)?;
+        let known = self.known.remove(&old)?;
+        self.reading.collector.position(old, None);
+        self.reading.collector.position(key, Some(known.saved.to_bytes()));
+        Some(known.saved)
+    }
+
+    fn subject_of(&self, path: &Path) -> String {
+        let text = |part: Option<&std::ffi::OsStr>| {
+            part.unwrap_or_default().to_string_lossy().into_owned()
+        };
+        let (stem, name) = (text(path.file_stem()), text(path.file_name()));
+        self.subject.render(&[self.source.as_str(), &stem, &name])
+    }
+
+    /// One turn of one file.
+    fn turn(&mut self, place: u64, outlet: &Outlet<'_>) -> Result<bool, Interrupted> {
+        let Some(tail) = self.tails.get(&place) else { return Ok(false) };
+        if tail.file.is_none() && !self.open(place) {
+            return Ok(false);
+        }
+        let Some(tail) = self.tails.get_mut(&place) else { return Ok(false) };
+        let more = match tail.read(&mut self.reading, outlet) {
+            Ok(more) => {
+                if tail.file.is_some() {
+                    clear_trouble(tail, &self.reading);
+                }
+                more
+            }
+            Err(Interrupted::Cut) => true,
+            Err(Interrupted::File(error)) => {
+                note_trouble(tail, &error, &self.reading);
+                tail.file = None;
+                false
+            }
+            Err(Interrupted::Closed) => return Err(Interrupted::Closed),
+        };
+        tail.due = more;
+        outlet.send_if_full(&mut self.reading.collector)?;
+        if !more {
+            self.rest(place);
+        }
+        Ok(more)
+    }
+
+    /// Opens a file that has changed since it was last read. Returns whether there is something to read.
+    fn open(&mut self, place: u64) -> bool {
+        let Some(tail) = self.tails.get_mut(&place) else { return false };
+        if !tail.matched || !tail.due {
+            return false;
+        }
+        // Whatever comes of it, the next try is after the next scan.
+        tail.due = false;
+        match open(&tail.path, tail.id) {
+            Ok(file) => tail.file = file,
+            // Renamed or removed since the scan: the next one tells.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => note_trouble(tail, &error, &self.reading),
+        }
+        let opened = tail.file.is_some();
+        if opened {
+            tail.active = self.reading.clock.monotonic();
+            self.close_surplus(place);
+        }
+        opened
+    }
+
+    /// Closes the file that has rested longest when too many are open.
+    fn close_surplus(&mut self, keep: u64) {
+        let open = || self.tails.iter().filter(|(_, tail)| tail.file.is_some());
+        if open().count() <= FILES_OPEN_MAX {
+            return;
+        }
+        // One that is found under its path loses nothing; one that is not would be cut off from its rest.
+        let oldest = open()
+            .filter(|(place, tail)| **place != keep && tail.matched)
+            .min_by_key(|(_, tail)| (tail.due, tail.active))
+            .map(|(place, _)| *place);
+        if let Some(tail) = oldest.and_then(|place| self.tails.get_mut(&place)) {
+            tail.file = None;
+        }
+    }
+
+    /// A file at its end: forgotten when it was removed, closed when it has rested.
+    fn rest(&mut self, place: u64) {
+        let now = self.reading.clock.monotonic();
+        let Some(tail) = self.tails.get_mut(&place) else { return };
+        let Some(file) = &tail.file else { return };
+        let removed = file.metadata().is_ok_and(|meta| meta.nlink() == 0);
+        if removed && !tail.matched && tail.unchanged.is_some() {
+            self.places.remove(&tail.id);
+            self.reading.collector.position(tail.id.key(), None);
+            clear_trouble(tail, &self.reading);
+            self.tails.remove(&place);
+        } else if now.since(tail.active) > CLOSED_AFTER {
+            tail.file = None;
+        }
+    }
+
+    /// Files that no pattern finds and that are closed are positions only.
+    fn leave_unmatched(&mut self, now: Monotonic, outlet: &Outlet<'_>) -> Result<(), Interrupted> {
+        let gone: Vec<u64> = self
+            .tails
+            .iter()
+            .filter(|(_, tail)| !tail.matched && tail.file.is_none())
+            .map(|(place, _)| *place)
+            .collect();
+        for place in gone {
+            if let Some(mut tail) = self.tails.remove(&place) {
+                clear_trouble(&mut tail, &self.reading);
+                self.places.remove(&tail.id);
+                self.known.insert(tail.id.key(), Known { saved: tail.saved(), since: now });
+            }
+        }
+        outlet.send_if_full(&mut self.reading.collector)
+    }
+
+    /// Drops the positions of files that are gone for good.
+    fn forget(&mut self, now: Monotonic, outlet: &Outlet<'_>) -> Result<(), Interrupted> {
+        let is_gone = |key: &String, known: &Known| {
+            now.since(known.since) > FORGOTTEN_AFTER
+                && Path::new(&known.saved.path).parent().is_some_and(|folder| {
+                    let device = FileId::of_key(key).map(|id| id.device);
+                    std::fs::metadata(folder).is_ok_and(|meta| Some(meta.dev()) == device)
+                })
+        };
+        let gone: Vec<String> = self
+            .known
+            .iter()
+            .filter(|(key, known)| is_gone(key, known))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in gone {
+            self.known.remove(&key);
+            self.reading.collector.position(key, None);
+            outlet.send_if_full(&mut self.reading.collector)?;
+        }
+        Ok(())
+    }
+
+    /// Warns of paths whose trouble is new or another one.
+    fn report(&mut self, trouble: HashMap<PathBuf, String>) {
+        for (path, error) in &trouble {
+            if self.trouble.get(path) != Some(error) {
+                tracing::warn!(path = %path.display(), %error, "Path cannot be looked at");
+            }
+        }
+        self.trouble = trouble;
+    }
+}
+
+impl Outlet<'_> {
+    /// Sends what was gathered once it is much.
+    fn send_if_full(
+        &self,
+        collector: &mut crate::sources::collect::Collector,
+    ) -> Result<(), Interrupted> {
+        if collector.has_room(0, "") { Ok(()) } else { self.send(collector) }
+    }
+}
+
+/// Opens a path if it is still this file. Never waits: a pipe may have taken its place.
+fn open(path: &Path, id: FileId) -> io::Result<Option<File>> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let meta = file.metadata()?;
+    Ok((FileId::of(&meta) == id && meta.is_file()).then_some(file))
+}
+
+fn note_trouble(tail: &mut Tail, error: &io::Error, reading: &Reading) {
+    let error = error.to_string();
+    if tail.trouble.is_none() {
+        reading.counters.files_in_trouble.fetch_add(1, Ordering::Relaxed);
+    }
+    if tail.trouble.as_ref() != Some(&error) {
+        tracing::warn!(path = %tail.path.display(), %error, "File cannot be read");
+        tail.trouble = Some(error);
+    }
+}
+
+fn clear_trouble(tail: &mut Tail, reading: &Reading) {
+    if tail.trouble.take().is_some() {
+        tracing::info!(path = %tail.path.display(), "File is in trouble no longer");
+        reading.counters.files_in_trouble.fetch_sub(1, Ordering::Relaxed);
+    }
+}
