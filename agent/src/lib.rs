@@ -32,5 +32,8 @@ pub mod lane;
 // layer 5
 pub mod config;
 
+// layer 6
+pub mod supervisor;
+
 // layer 8
 pub mod cli;

@@ -123,6 +123,11 @@ pub const COMPILED_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// Compiled plugins that are kept.
 pub const COMPILED_FILES_MAX: usize = 64;
 
+/// Threads for async work: what blocks has its own.
+pub const ASYNC_THREADS_MAX: usize = 4;
+/// Threads for plugins, files and reads of the journal; each file source keeps one, each lane up to two.
+pub const BLOCKING_THREADS_MAX: usize = 512;
+
 /// Most bytes of the config file.
 pub const CONFIG_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Problems of the config file that are kept and shown; more are counted.

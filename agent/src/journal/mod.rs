@@ -113,7 +113,7 @@ pub struct Opening {
 #[derive(Debug)]
 pub struct Journal {
     writer: WriterHandle,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     readers: Arc<Readers>,
     published: Arc<Published>,
     clock: SharedClock,
@@ -176,7 +176,7 @@ impl Journal {
         let clock = Arc::clone(clock);
         let journal = Self {
             writer: handle,
-            thread: Some(thread),
+            thread: Mutex::new(Some(thread)),
             readers,
             published,
             clock,
@@ -264,10 +264,11 @@ impl Journal {
     ///
     /// # Errors
     /// When the last commit or the checkpoint fails; what was acknowledged is durable all the same.
-    pub async fn close(mut self) -> Result<(), JournalError> {
+    pub async fn close(&self) -> Result<(), JournalError> {
         self.readers.close();
         let closed = self.writer.ask(|reply| Operation::Stop { reply }).await;
-        if let Some(thread) = self.thread.take() {
+        let thread = self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(thread) = thread {
             let joined = tokio::task::spawn_blocking(move || thread.join()).await;
             if !matches!(joined, Ok(Ok(()))) {
                 tracing::error!("Journal writer ended in a panic");

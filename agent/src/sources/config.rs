@@ -62,6 +62,18 @@ pub enum SourceKind {
     Stdin(StdinSourceConfig),
 }
 
+impl SourceKind {
+    /// The word for `type`.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::File(_) => "file",
+            Self::Generate(_) => "generate",
+            Self::Stdin(_) => "stdin",
+        }
+    }
+}
+
 /// Settings of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {

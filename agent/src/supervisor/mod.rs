@@ -1,0 +1,208 @@
+//! Starts, watches and stops the parts of an agent.
+//!
+//! Start: journal, plugins, sinks, lanes, sources. Stop, in the order that loses nothing: not ready, sources, lanes (each
+//! between two batches), journal. A destination that is down never keeps the agent from starting.
+
+mod digests;
+mod error;
+mod handle;
+mod source;
+mod start;
+pub mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+pub use error::StartError;
+pub use handle::Handle;
+pub use start::StartOptions;
+
+use crate::journal::Journal;
+use crate::lane::{LaneControl, LaneEnd};
+use crate::record::id::SourceId;
+use crate::tasks::{Shutdown, TaskGroup};
+use handle::{Face, SourceEntry};
+use source::{SourceEnd, SourceTask};
+use status::Status;
+
+/// A started agent.
+#[derive(Debug)]
+pub struct Supervisor {
+    journal: Arc<Journal>,
+    face: Arc<Face>,
+    sources: TaskGroup<SourceEnd>,
+    lanes: TaskGroup<LaneEnd>,
+    /// One for each source: set when it has nothing more to give.
+    drains: Vec<(SourceId, watch::Sender<bool>)>,
+    source_shutdown: Shutdown,
+    lane_shutdown: Shutdown,
+    stop_grace: Duration,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct RunEnd {
+    /// The status at the end, before the journal was closed but with everything in it.
+    pub status: Status,
+    /// What is left undone, one line each; empty when all is well.
+    pub undone: Vec<String>,
+}
+
+impl Supervisor {
+    /// Starts everything that a config names.
+    ///
+    /// # Errors
+    /// See [`StartError`]; what was started until then is stopped.
+    pub async fn start(options: StartOptions) -> Result<Self, StartError> {
+        let started = start::start(&options).await?;
+        let source_shutdown = Shutdown::new();
+        let lane_shutdown = Shutdown::new();
+        let mut sources = TaskGroup::default();
+        let mut lanes = TaskGroup::default();
+        let drains: Vec<_> = started
+            .sources
+            .iter()
+            .map(|entry| (entry.id.clone(), watch::channel(false).0))
+            .collect();
+        for entry in &started.lanes {
+            let spec = &entry.parts.spec;
+            let drain = drains.iter().find(|(source, _)| *source == spec.source);
+            let drain =
+                drain.map_or_else(|| watch::channel(false).1, |(_, drain)| drain.subscribe());
+            let control = LaneControl { shutdown: lane_shutdown.clone(), drain };
+            let name = format!("{}/{}/{}", spec.source, spec.pipeline, spec.sink);
+            let span = tracing::error_span!("lane", id = %name);
+            let (parts, journal) = (entry.parts.clone(), Arc::clone(&started.journal));
+            lanes.spawn(
+                format!("lane {name}"),
+                span,
+                crate::lane::run(parts, journal, control, Arc::clone(&entry.status)),
+            );
+        }
+        for (entry, config) in started.sources.iter().zip(started.source_configs) {
+            let task = SourceTask {
+                config,
+                entry: Arc::clone(entry),
+                journal: Arc::clone(&started.journal),
+                once: options.once,
+                clock: Arc::clone(&options.clock),
+                shutdown: source_shutdown.clone(),
+            };
+            let span = tracing::error_span!("source", id = %entry.id);
+            sources.spawn(entry.id.to_string(), span, task.run());
+        }
+        let face = Arc::new(Face {
+            opening: started.opening,
+            started_at: options.clock.now(),
+            started: options.clock.monotonic(),
+            owner: options.config.agent.owner.clone(),
+            runbook: options.config.agent.runbook.clone(),
+            relaxed: started.relaxed,
+            sources: started.sources,
+            lanes: started.lanes,
+            plugins: started.plugins,
+            snapshots: started.journal.snapshots(),
+            stopping: source_shutdown.clone(),
+            clock: Arc::clone(&options.clock),
+        });
+        Ok(Self {
+            journal: started.journal,
+            face,
+            sources,
+            lanes,
+            drains,
+            source_shutdown,
+            lane_shutdown,
+            stop_grace: options.config.agent.stop_grace,
+        })
+    }
+
+    /// What others ask the agent through.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.face))
+    }
+
+    /// Runs until all sources have ended and all lanes are drained, `timeout` after the last source has ended, or until
+    /// asked to stop; then stops everything and closes the journal.
+    pub async fn run(mut self, timeout: Option<Duration>, shutdown: &Shutdown) -> RunEnd {
+        let mut undone = Vec::new();
+        tokio::select! {
+            () = shutdown.requested() => tracing::info!("Stopping"),
+            () = self.run_to_end(timeout, &mut undone) => {}
+        }
+        self.stop(undone).await
+    }
+
+    async fn run_to_end(&mut self, timeout: Option<Duration>, undone: &mut Vec<String>) {
+        while let Some(ended) = self.sources.next_ended().await {
+            match ended.result {
+                Some(SourceEnd::Finished | SourceEnd::Stopped) => {}
+                Some(SourceEnd::Failed(reason)) => {
+                    undone.push(format!("source {}: {reason}", ended.name));
+                }
+                None => {
+                    tracing::error!(source = %ended.name, "Source ended in a panic");
+                    undone.push(format!("source {}: it ended in a panic", ended.name));
+                }
+            }
+            if let Some((_, drain)) = self.drains.iter().find(|(id, _)| id.as_str() == ended.name) {
+                drain.send_replace(true);
+            }
+        }
+        let drained = async {
+            while let Some(ended) = self.lanes.next_ended().await {
+                if ended.result.is_none() {
+                    tracing::error!(task = %ended.name, "Lane ended in a panic");
+                    undone.push(format!("{}: it ended in a panic", ended.name));
+                }
+            }
+        };
+        match timeout {
+            None => drained.await,
+            // Whoever is late is named below, by its state.
+            Some(timeout) => drop(tokio::time::timeout(timeout, drained).await),
+        }
+        for entry in &self.face.lanes {
+            let state = entry.status.state();
+            if let Some((cause, reason, _)) = state.trouble() {
+                let spec = &entry.parts.spec;
+                let name = format!("{}/{}/{}", spec.source, spec.pipeline, spec.sink);
+                undone.push(format!("lane {name} holds: {cause}: {reason}"));
+            } else if state != crate::lane::status::LaneState::Drained {
+                let spec = &entry.parts.spec;
+                let (source, pipeline, sink) = (&spec.source, &spec.pipeline, &spec.sink);
+                undone.push(format!("lane {source}/{pipeline}/{sink} is not done"));
+            }
+        }
+    }
+
+    async fn stop(self, mut undone: Vec<String>) -> RunEnd {
+        let half = self.stop_grace / 2;
+        self.source_shutdown.request();
+        let (_, late) = self.sources.drain(half).await;
+        undone.extend(late.into_iter().map(|name| format!("source {name} did not stop in time")));
+        self.lane_shutdown.request();
+        let (_, late) = self.lanes.drain(half).await;
+        undone.extend(late.into_iter().map(|name| format!("{name} did not stop in time")));
+        let handle = Handle(Arc::clone(&self.face));
+        if let Err(error) = self.journal.close().await {
+            let error = crate::error_chain::Chain(&error).to_string();
+            tracing::error!(error, "Journal was not closed cleanly");
+            undone.push(format!("journal: {error}"));
+        }
+        RunEnd { status: handle.status(), undone }
+    }
+}
+
+/// For messages and status: the kind of a source.
+fn entry(config: &crate::sources::config::SourceConfig) -> Arc<SourceEntry> {
+    Arc::new(SourceEntry {
+        id: config.id.clone(),
+        kind: config.kind.word(),
+        state: std::sync::Mutex::new(status::SourceState::Running),
+        counters: std::sync::Mutex::default(),
+    })
+}

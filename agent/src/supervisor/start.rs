@@ -1,0 +1,188 @@
+//! From a config to parts that can be run: journal, plugins, sinks, lanes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::digests::JournalDigests;
+use super::error::StartError;
+use super::handle::{LaneEntry, SourceEntry};
+use crate::clock::SharedClock;
+use crate::config::Config;
+use crate::journal::config::Durability;
+use crate::journal::{Journal, JournalOptions, LaneSpec, Opening};
+use crate::lane::config::Start;
+use crate::lane::status::LaneStatus;
+use crate::lane::{LaneParts, Transform};
+use crate::plugin::{HostOptions, Plugin, PluginHost};
+use crate::record::id::{AgentId, Name, SinkId};
+use crate::sinks::SinkBuilder;
+use crate::sources::config::SourceConfig;
+
+/// The folder of compiled plugins in the data directory.
+const COMPILED_FOLDER: &str = "compiled";
+
+/// What a start needs.
+#[derive(Debug, Clone)]
+pub struct StartOptions {
+    /// The config.
+    pub config: Config,
+    /// Read finite sources to their end, then stop.
+    pub once: bool,
+    /// The `waystation` binary, whose child compiles plugins.
+    pub compiler: PathBuf,
+    /// Time.
+    pub clock: SharedClock,
+}
+
+/// What a start made.
+pub(super) struct Started {
+    pub(super) journal: Arc<Journal>,
+    pub(super) opening: Opening,
+    pub(super) relaxed: bool,
+    pub(super) sources: Vec<Arc<SourceEntry>>,
+    pub(super) source_configs: Vec<SourceConfig>,
+    pub(super) lanes: Vec<LaneEntry>,
+    pub(super) plugins: Vec<Plugin>,
+}
+
+pub(super) async fn start(options: &StartOptions) -> Result<Started, StartError> {
+    let config = &options.config;
+    // A source that no pipeline names would fill the journal for nobody.
+    let source_configs: Vec<_> = config
+        .sources
+        .iter()
+        .filter(|source| config.pipelines.iter().any(|p| p.sources.contains(&source.id)))
+        .cloned()
+        .collect();
+    for source in &source_configs {
+        refuse_endless(source, options)?;
+    }
+    let (journal, opening) = open_journal(options).await?;
+    tracing::info!(
+        agent = %opening.agent, epoch = %opening.epoch, case = opening.case.as_str(),
+        data_dir = %config.agent.data_dir.display(), "Journal is open"
+    );
+    let transforms = load_plugins(options, &journal).await?;
+    let sinks: Vec<(SinkId, Arc<dyn SinkBuilder>)> = config
+        .sinks
+        .iter()
+        .map(|sink| (sink.id.clone(), crate::sinks::build(sink, Arc::clone(&options.clock))))
+        .collect();
+    let lanes = lanes(options, &opening, &transforms, &sinks);
+    Ok(Started {
+        relaxed: config.journal.durability == Durability::Relaxed,
+        sources: source_configs.iter().map(super::entry).collect(),
+        source_configs,
+        lanes,
+        plugins: transforms.into_iter().map(|transform| transform.plugin).collect(),
+        journal,
+        opening,
+    })
+}
+
+fn refuse_endless(source: &SourceConfig, options: &StartOptions) -> Result<(), StartError> {
+    let (once, clock) = (options.once, Arc::clone(&options.clock));
+    let tried = crate::sources::SourceOptions { once, clock };
+    crate::sources::build(source, &tried)
+        .map(drop)
+        .map_err(|error| StartError::Source { source_id: source.id.clone(), source: error })
+}
+
+async fn open_journal(options: &StartOptions) -> Result<(Arc<Journal>, Opening), StartError> {
+    let host = rustix::system::uname();
+    let host = Name::made_to_fit(&host.nodename().to_string_lossy());
+    let journal_options = JournalOptions {
+        directory: options.config.agent.data_dir.clone(),
+        config: options.config.journal.clone(),
+        agent: options.config.agent.id.clone(),
+        host: AgentId(host),
+        clock: Arc::clone(&options.clock),
+    };
+    let opened = tokio::task::spawn_blocking(move || Journal::open(&journal_options)).await;
+    let (journal, opening) =
+        opened.unwrap_or(Err(crate::journal::JournalError::Closed)).map_err(StartError::Journal)?;
+    Ok((Arc::new(journal), opening))
+}
+
+async fn load_plugins(
+    options: &StartOptions,
+    journal: &Arc<Journal>,
+) -> Result<Vec<Transform>, StartError> {
+    let config = &options.config;
+    // One that no pipeline names is not loaded: it would cost memory for nothing.
+    let used: Vec<_> = config
+        .transforms
+        .iter()
+        .filter(|t| config.pipelines.iter().any(|p| p.transforms.contains(&t.id)))
+        .cloned()
+        .collect();
+    if used.is_empty() {
+        return Ok(Vec::new());
+    }
+    let host_options = HostOptions {
+        store_dir: config.agent.data_dir.join(COMPILED_FOLDER),
+        compiler: options.compiler.clone(),
+        clock: Arc::clone(&options.clock),
+        digests: Arc::new(JournalDigests {
+            journal: Arc::clone(journal),
+            runtime: tokio::runtime::Handle::current(),
+        }),
+    };
+    let load = move || {
+        let host = PluginHost::new(host_options).map_err(StartError::Host)?;
+        let load = |config: crate::plugin::config::TransformConfig| {
+            let transform = config.id.clone();
+            match host.load(&config) {
+                Ok(plugin) => Ok(Transform { config, plugin }),
+                Err(source) => Err(StartError::Plugin { transform, source }),
+            }
+        };
+        used.into_iter().map(load).collect()
+    };
+    let loaded = tokio::task::spawn_blocking(load).await;
+    loaded.unwrap_or(Err(StartError::Journal(crate::journal::JournalError::Closed)))
+}
+
+/// One lane for each source, pipeline and sink that the pipelines bring together.
+fn lanes(
+    options: &StartOptions,
+    opening: &Opening,
+    transforms: &[Transform],
+    sinks: &[(SinkId, Arc<dyn SinkBuilder>)],
+) -> Vec<LaneEntry> {
+    let mut lanes = Vec::new();
+    for pipeline in &options.config.pipelines {
+        let transforms: Vec<Transform> = pipeline
+            .transforms
+            .iter()
+            .filter_map(|id| transforms.iter().find(|transform| transform.config.id == *id))
+            .cloned()
+            .collect();
+        for source in &pipeline.sources {
+            for sink in &pipeline.sinks {
+                let config = options.config.sinks.iter().find(|config| config.id == *sink);
+                let builder = sinks.iter().find(|(id, _)| id == sink);
+                // The config is validated: every name that a pipeline says exists.
+                let (Some(config), Some((_, builder))) = (config, builder) else { continue };
+                let spec = LaneSpec {
+                    agent: opening.agent.clone(),
+                    source: source.clone(),
+                    pipeline: pipeline.id.clone(),
+                    sink: sink.clone(),
+                    start_now: pipeline.start == Start::Now,
+                };
+                let parts = LaneParts {
+                    spec,
+                    transforms: transforms.clone(),
+                    sink: Arc::clone(builder),
+                    batch: config.batch,
+                    retry: config.retry,
+                    epoch: opening.epoch,
+                    clock: Arc::clone(&options.clock),
+                };
+                lanes.push(LaneEntry { parts, status: Arc::new(LaneStatus::default()) });
+            }
+        }
+    }
+    lanes
+}

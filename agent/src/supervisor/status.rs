@@ -1,0 +1,154 @@
+//! How the agent is, at one moment: plain data for the admin server, the command line and the metrics.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::journal::{Snapshot, StartCase};
+use crate::lane::status::LaneState;
+use crate::record::id::{AgentId, Epoch, PipelineId, SinkId, SourceId, TransformId};
+
+/// The whole agent.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// Whose status it is.
+    pub agent: AgentId,
+    /// This run.
+    pub epoch: Epoch,
+    /// What opening the journal found.
+    pub start_case: StartCase,
+    /// When this run began.
+    pub started_at: Timestamp,
+    /// For how long it has run.
+    pub uptime: Duration,
+    /// `agent.owner`.
+    pub owner: Option<String>,
+    /// `agent.runbook`.
+    pub runbook: Option<String>,
+    /// Whether `journal.durability` is `relaxed`, which weakens what "accepted" means.
+    pub relaxed: bool,
+    /// Why it is not ready; ready when empty. One line each, with the part's name in front.
+    pub not_ready: Vec<String>,
+    /// The journal.
+    pub journal: Snapshot,
+    /// Sources, in the order of the config.
+    pub sources: Vec<SourceStatus>,
+    /// Lanes of the config, by name.
+    pub lanes: Vec<LaneView>,
+    /// Lanes that the journal has and the config has not: they keep their records.
+    pub orphans: Vec<OrphanView>,
+    /// Plugins.
+    pub plugins: Vec<PluginView>,
+}
+
+/// What a source is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceState {
+    /// It reads.
+    Running,
+    /// It ended early and starts anew after a pause.
+    Failed {
+        /// Why.
+        reason: String,
+        /// Since when.
+        since: Timestamp,
+    },
+    /// It was read to its end.
+    Finished,
+    /// It was asked to stop.
+    Stopped,
+}
+
+impl SourceState {
+    /// The word in status and metrics.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Failed { .. } => "failed",
+            Self::Finished => "finished",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// One source. Counts are since this run began.
+#[derive(Debug, Clone)]
+pub struct SourceStatus {
+    /// Its name.
+    pub id: SourceId,
+    /// `type`.
+    pub kind: &'static str,
+    /// What it is doing.
+    pub state: SourceState,
+    /// Records it handed to the journal.
+    pub records: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+    /// Records over their limit.
+    pub oversize: u64,
+    /// Its newest record, of all runs.
+    pub head: u64,
+}
+
+/// One lane. Totals are since the lane was made, the rest since this run began.
+#[derive(Debug, Clone)]
+pub struct LaneView {
+    /// Its name, which is its identity.
+    pub name: String,
+    /// Its source.
+    pub source: SourceId,
+    /// Its pipeline.
+    pub pipeline: PipelineId,
+    /// Its sink.
+    pub sink: SinkId,
+    /// What it is doing.
+    pub state: LaneState,
+    /// Records that it takes: those since it was made.
+    pub accepted: u64,
+    /// Of those, with an open outcome.
+    pub queued: u64,
+    /// Of those, at the destination.
+    pub delivered: u64,
+    /// Of those, left out by a plugin.
+    pub dropped: u64,
+    /// Of those, in the dead letters.
+    pub dead_lettered: u64,
+    /// Of those, lost by a policy or by damage.
+    pub lost: u64,
+    /// Output records at the destination.
+    pub outputs_delivered: u64,
+    /// Batches that are sealed and not acked.
+    pub batches_sealed: u64,
+    /// Records that the destination had already.
+    pub records_already: u64,
+    /// Records stored behind one that failed at first.
+    pub records_reordered: u64,
+    /// Bytes that went out.
+    pub bytes_delivered: u64,
+    /// Files that were written.
+    pub files_written: u64,
+    /// Failed attempts: unreachable, retryable, rejected, conflict.
+    pub attempts_failed: [u64; 4],
+    /// Calls of plugins that broke down.
+    pub plugin_faults: u64,
+}
+
+/// A lane without a config.
+#[derive(Debug, Clone)]
+pub struct OrphanView {
+    /// Its name.
+    pub name: String,
+    /// Records that it still has to deliver.
+    pub queued: u64,
+}
+
+/// One loaded plugin.
+#[derive(Debug, Clone)]
+pub struct PluginView {
+    /// The transform.
+    pub id: TransformId,
+    /// Digest of the component.
+    pub sha256: [u8; 32],
+    /// Log lines over the limit.
+    pub log_lines_left_out: u64,
+}

@@ -1,4 +1,0 @@
-//! Reads the corpus of config files.
-
-#[path = "it/config.rs"]
-mod corpus;
