@@ -114,4 +114,15 @@ mod tests {
             assert!(cli.is_err(), "{bad}");
         }
     }
+
+    /// What the tests of the plugin host run as their compiler: arguments come in a file, since a test has none of its own.
+    #[test]
+    #[ignore = "run in a process of its own by the tests of the plugin host"]
+    fn child_compiles() {
+        let arguments = std::fs::read_to_string("arguments").unwrap();
+        let cli = Cli::try_parse_from(arguments.lines());
+        run(&cli.unwrap().args).unwrap();
+        assert_eq!(getrlimit(Resource::As).current, Some(COMPILE_ADDRESS_SPACE_BYTES_MAX));
+        assert_eq!(getrlimit(Resource::Core).maximum, Some(0));
+    }
 }

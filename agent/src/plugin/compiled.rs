@@ -54,27 +54,12 @@ impl CompiledStore {
         Ok(store)
     }
 
-    /// The machine code of a component, from the folder or compiled now.
-    pub(super) fn get(&self, path: &Path, component: [u8; 32]) -> Result<Vec<u8>, PluginError> {
-        let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = format!("{}-{:016x}", hex(&component), self.compatibility);
-        if let Some(code) = self.find(&key) {
-            return Ok(code);
-        }
-        self.compile(path, component, &key)
-    }
-
-    /// Forgets a file that cannot be used, so that it is compiled anew.
-    pub(super) fn remove(&self, component: [u8; 32]) {
-        let key = format!("{}-{:016x}", hex(&component), self.compatibility);
-        // Whether it is gone or stays, the next compilation replaces it.
-        let _replaced_later = fs::remove_file(self.path(&key));
-    }
-
-    fn find(&self, key: &str) -> Option<Vec<u8>> {
-        let path = self.path(key);
+    /// The machine code of a component, when it is in the folder and is what was written.
+    pub(super) fn find(&self, component: [u8; 32]) -> Option<Vec<u8>> {
+        let key = self.key(component);
+        let path = self.path(&key);
         match read_own(&path) {
-            Ok((code, digest)) if self.options.digests.get(key) == Some(digest) => Some(code),
+            Ok((code, digest)) if self.options.digests.get(&key) == Some(digest) => Some(code),
             Ok(_) => {
                 warn!(path = %path.display(), "A compiled plugin is not what was written, and is compiled anew");
                 None
@@ -87,20 +72,24 @@ impl CompiledStore {
         }
     }
 
-    fn compile(&self, path: &Path, component: [u8; 32], key: &str) -> Result<Vec<u8>, PluginError> {
+    /// Compiles a component in a child and takes the code into the folder, in place of what may be there.
+    pub(super) fn compile(&self, path: &Path, component: [u8; 32]) -> Result<Vec<u8>, PluginError> {
+        let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         info!(plugin = %path.display(), "Compiling a plugin");
         let started = self.options.clock.monotonic();
-        let part = self.path(key).with_extension(PART_EXTENSION);
+        let key = self.key(component);
+        let part = self.path(&key).with_extension(PART_EXTENSION);
         let _stale = fs::remove_file(&part);
         let child = self.spawn(path, component, &part)?;
         let result = wait(child, &self.options.clock, Duration::from_millis(COMPILE_MS_MAX))
             .map_err(|reason| PluginError::Compile { path: path.to_owned(), reason })
-            .and_then(|()| self.keep(&part, key).map_err(|source| self.error(source)));
+            .and_then(|()| self.keep(&part, &key).map_err(|source| self.error(source)));
         if result.is_err() {
             let _gone = fs::remove_file(&part);
+        } else {
+            let elapsed = self.options.clock.monotonic().since(started);
+            info!(plugin = %path.display(), elapsed_ms = elapsed.as_millis(), "Compiled a plugin");
         }
-        let elapsed = self.options.clock.monotonic().since(started);
-        info!(plugin = %path.display(), elapsed_ms = elapsed.as_millis(), "Compiled a plugin");
         result
     }
 
@@ -182,6 +171,10 @@ impl CompiledStore {
     fn prune(&self) -> io::Result<()> {
         self.files()?.iter().skip(COMPILED_FILES_MAX).for_each(|(_, path)| remove_old(path));
         Ok(())
+    }
+
+    fn key(&self, component: [u8; 32]) -> String {
+        format!("{}-{:016x}", hex(&component), self.compatibility)
     }
 
     fn path(&self, key: &str) -> PathBuf {
@@ -295,4 +288,21 @@ pub fn compile_file(
         .map_err(file_error("write", output))?;
     file.write_all(&code).and_then(|()| file.sync_all()).map_err(file_error("write", output))?;
     Ok(sha256(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_child_that_takes_too_long_is_killed() {
+        let child = Command::new("sleep").arg("600").stderr(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        let clock: SharedClock = Arc::new(SystemClock);
+        let said = wait(child, &clock, Duration::from_millis(30)).unwrap_err();
+        assert_eq!(said, "it took longer than 0 s and was stopped");
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "it was reaped");
+    }
 }

@@ -98,7 +98,8 @@ pub trait CompiledDigests: Send + Sync + fmt::Debug {
 pub struct HostOptions {
     /// `DATA_DIR/compiled`; made with mode 0700. Its parent exists.
     pub store_dir: PathBuf,
-    /// The `waystation` binary, whose `plugin compile` is run as a child.
+    /// The `waystation` binary, whose `plugin compile` is run as a child. `/proc/self/exe` is the running version also when a
+    /// package manager has replaced the file.
     pub compiler: PathBuf,
     /// For log rates and elapsed times.
     pub clock: SharedClock,
@@ -153,16 +154,16 @@ impl PluginHost {
         {
             return Err(PluginError::Pin { path: path.clone(), found: digest, pinned });
         }
-        let inspection = inspect::inspect_bytes(&bytes)
-            .map_err(|problems| PluginError::Unfit { path: path.clone(), problems })?;
-        let component = if inspection.compiled {
+        let component = if Engine::detect_precompiled(&bytes).is_some() {
             self.compiled_by_hand(config, &bytes)?
         } else {
-            drop(bytes);
-            self.compiled_by_child(path, digest)?
+            self.compiled_by_child(path, &bytes, digest)?
         };
         let pre = self.linker.instantiate_pre(&component).and_then(TransformPluginPre::new);
-        let pre = pre.map_err(|error| PluginError::unfit(path, format!("{error:#}")))?;
+        let pre = pre.map_err(|error| match inspect::inspect_bytes(&bytes) {
+            Err(problems) => PluginError::Unfit { path: path.clone(), problems },
+            Ok(_) => PluginError::unfit(path, format!("{error:#}")),
+        })?;
         let inner = PluginInner {
             id: config.id.clone(),
             digest,
@@ -176,14 +177,21 @@ impl PluginHost {
         Ok(Plugin { inner: Arc::new(inner) })
     }
 
-    fn compiled_by_child(&self, path: &Path, digest: [u8; 32]) -> Result<Component, PluginError> {
-        let code = self.store.get(path, digest)?;
-        if let Ok(component) = self.deserialize(&code) {
+    /// What is in the store was inspected before it was compiled; that is not repeated at every start.
+    fn compiled_by_child(
+        &self,
+        path: &Path,
+        bytes: &[u8],
+        digest: [u8; 32],
+    ) -> Result<Component, PluginError> {
+        if let Some(code) = self.store.find(digest)
+            && let Ok(component) = self.deserialize(&code)
+        {
             return Ok(component);
         }
-        // Written by us, and yet of no use: an engine that changed without changing its compatibility.
-        self.store.remove(digest);
-        let code = self.store.get(path, digest)?;
+        let inspected = inspect::inspect_bytes(bytes);
+        inspected.map_err(|problems| PluginError::Unfit { path: path.to_owned(), problems })?;
+        let code = self.store.compile(path, digest)?;
         self.deserialize(&code).map_err(PluginError::engine)
     }
 

@@ -128,8 +128,8 @@ impl Transform for Guest {
             }
         }
         let each = records.into_iter().zip(meant);
-        let outcomes =
-            each.map(|(record, meant)| if meant { self.record(now, record) } else { Outcome::Keep });
+        let outcomes = each
+            .map(|(record, meant)| if meant { self.record(now, record) } else { Outcome::Keep });
         Ok(outcomes.collect())
     }
 }

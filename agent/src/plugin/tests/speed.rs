@@ -76,3 +76,26 @@ fn nanoseconds_a_record() {
     let ns = measure(|| lines.iter().for_each(|line| native(line, &mut out)));
     println!("native serde_json: {ns} ns a record");
 }
+
+#[test]
+#[ignore = "prints figures"]
+fn milliseconds_to_load_and_to_stop() {
+    let host = TestHost::new();
+    let settings = settings(component("clean"));
+    let digest = sha256(&fs::read(&settings.plugin).unwrap());
+    let folder = host.dir.path().join("compiled");
+    let key = format!("{}-{:016x}", hex(&digest), engine::compatibility(&host.host.engine));
+    let code = compile_file(&settings.plugin, &folder.join(format!("{key}.code")), None).unwrap();
+    host.digests.put(&key, code).unwrap();
+    let started = SystemClock.monotonic();
+    let plugins: Vec<_> = (0..5).map(|_| host.host.load(&settings).unwrap()).collect();
+    println!("5 compiled plugins loaded in {:?}", SystemClock.monotonic().since(started));
+    drop(plugins);
+
+    let plugin = host.guest(r#"{"do":"spin"}"#);
+    let mut instance = plugin.instantiate(&place(), StateView::default()).unwrap();
+    let records = Records::new(["x"]);
+    let started = SystemClock.monotonic();
+    fault(instance.process(Timestamp(0), &records.views()));
+    println!("deadline 1 s, stopped after {:?}", SystemClock.monotonic().since(started));
+}

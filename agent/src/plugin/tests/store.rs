@@ -2,12 +2,12 @@
 
 use super::*;
 
-/// Stands in for `waystation plugin compile`: a script that runs this test binary's [`child_compiles`] with its arguments.
+/// Stands in for `waystation plugin compile`: a script that has this test binary run the command with its arguments.
 fn install_compiler(host: &TestHost) {
     let dir = host.dir.path();
     let script = format!(
         "#!/bin/sh\ncd '{}' || exit 1\nprintf '%s\\n' \"$@\" > arguments\n\
-         '{}' --exact plugin::tests::store::child_compiles --ignored --nocapture >&2\n",
+         '{}' --exact cli::plugin::tests::child_compiles --ignored --nocapture >&2\n",
         dir.display(),
         std::env::current_exe().unwrap().display()
     );
@@ -17,19 +17,6 @@ fn install_compiler(host: &TestHost) {
 fn write_script(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-}
-
-#[test]
-#[ignore = "run by the compiler script of these tests, in a process of its own"]
-fn child_compiles() {
-    let arguments = fs::read_to_string("arguments").unwrap();
-    let arguments: Vec<_> = arguments.lines().collect();
-    let ["plugin", "compile", file, "--sha256", pin, "--output", output] = arguments[..] else {
-        panic!("{arguments:?}");
-    };
-    let bytes = fs::read(file).unwrap();
-    assert_eq!(pin, hex(&sha256(&bytes)));
-    let _digest = compile_file(Path::new(file), Path::new(output), Some(sha256(&bytes))).unwrap();
 }
 
 fn code_files(host: &TestHost) -> Vec<PathBuf> {

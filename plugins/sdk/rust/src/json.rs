@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn fields_stay_as_they_are_written_and_where_they_stand() {
-        let text = br#" {"a": 1.50, "b\"\u00e9" : [1, {"x":2}], "n":12345678901234567890123, "c":null}"#;
+        let text =
+            br#" {"a": 1.50, "b\"\u00e9" : [1, {"x":2}], "n":12345678901234567890123, "c":null}"#;
         let mut object = Object::parse(text).unwrap();
         object.replace("a", "z", &2.5);
         object.set("c", "new");

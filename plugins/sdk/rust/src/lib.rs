@@ -58,7 +58,10 @@ impl<'de> serde::Deserialize<'de> for NoConfig {
                 f.write_str("no config")
             }
 
-            fn visit_map<M: serde::de::MapAccess<'de>>(self, mut map: M) -> Result<NoConfig, M::Error> {
+            fn visit_map<M: serde::de::MapAccess<'de>>(
+                self,
+                mut map: M,
+            ) -> Result<NoConfig, M::Error> {
                 match map.next_key::<String>()? {
                     None => Ok(NoConfig),
                     Some(key) => Err(serde::de::Error::unknown_field(&key, &[])),
@@ -106,6 +109,8 @@ impl<T: Transform> Slot<T> {
 
     #[doc(hidden)]
     pub fn init(&self, config: &str, place: Place) -> Result<(), String> {
+        #[cfg(target_arch = "wasm32")]
+        std::panic::set_hook(Box::new(say_where));
         let config = serde_json::from_str(config).map_err(|error| format!("config: {error}"))?;
         *self.0.borrow_mut() = Some(T::new(config, place)?);
         Ok(())
@@ -117,6 +122,14 @@ impl<T: Transform> Slot<T> {
             Some(plugin) => plugin.process(now, records),
             None => Err(Error::Permanent("process was called before init".to_owned())),
         }
+    }
+}
+
+/// Says where a plugin has panicked, and not why: a panic's message often holds what the record held.
+#[cfg(target_arch = "wasm32")]
+fn say_where(panic: &std::panic::PanicHookInfo<'_>) {
+    if let Some(place) = panic.location() {
+        log::error(&format!("the plugin panicked at {place}"));
     }
 }
 
@@ -147,7 +160,7 @@ macro_rules! export_transform {
                 }
             }
 
-            $crate::bindings::export!(Exported with_types_in $crate::bindings);
+    $crate::bindings::export!(Exported with_types_in $crate::bindings);
         };
 
         #[cfg(not(target_arch = "wasm32"))]
