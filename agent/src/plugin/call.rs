@@ -1,19 +1,20 @@
 //! Instances of guests and the calls on them: what goes in, what comes out, and what became of a call that failed.
 
 use std::ops::Range;
+use std::time::Duration;
 
-use wasmtime::{Store, Trap};
+use wasmtime::{Store, StoreContextMut, Trap, UpdateDeadline};
 
 use super::bindings::TransformPlugin;
 use super::bindings::exports::waystation::plugin::transform as wit;
 use super::bindings::waystation::plugin::types;
-use super::engine::deadline_ticks;
+use super::engine::first_look_ticks;
 use super::error::{CallError, Fault, FaultKind};
 use super::host::{HostState, Misuse, bounded_text};
 use super::limiter::{LimitError, Limiter};
 use super::state::StateView;
 use super::{Draft, Outcome, Plugin};
-use crate::clock::Timestamp;
+use crate::clock::{Clock as _, Monotonic, SystemClock, Timestamp};
 use crate::limits::{
     HEADERS_BYTES_MAX, PLUGIN_INIT_MS_MAX, PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR,
     RECORD_BYTES_MAX, SUBJECT_BYTES_MAX,
@@ -55,13 +56,13 @@ impl Instance {
                 state_writable: false,
                 lane: place.lane.clone(),
                 log: inner.log.clone(),
+                deadline: Monotonic::default(),
             },
         );
         store.limiter(|state| &mut state.limiter);
         store.set_hostcall_fuel(PLUGIN_OUTPUT_BYTES_MIN);
-        store.set_epoch_deadline(deadline_ticks(std::time::Duration::from_millis(
-            PLUGIN_INIT_MS_MAX,
-        )));
+        store.epoch_deadline_callback(look_at_the_clock);
+        set_deadline(&mut store, Duration::from_millis(PLUGIN_INIT_MS_MAX));
         let running = inner.ticker.run();
         let place = wit::Place {
             agent: place.agent.as_str(),
@@ -117,7 +118,7 @@ impl Instance {
             output_bytes: output_bytes_max(input_bytes),
         };
         self.store.set_hostcall_fuel(limits.output_bytes + records.len() * OUTCOME_BYTES);
-        self.store.set_epoch_deadline(deadline_ticks(inner.deadline));
+        set_deadline(&mut self.store, inner.deadline);
         let (headers, ranges) = header_params(records);
         let params = record_params(records, &headers, &ranges);
         let running = inner.ticker.run();
@@ -159,6 +160,20 @@ impl Instance {
     pub fn into_state(self) -> StateView {
         self.store.into_data().state
     }
+}
+
+/// A guest runs in real time, whatever the agent's clock says.
+fn set_deadline(store: &mut Store<HostState>, deadline: Duration) {
+    store.set_epoch_deadline(first_look_ticks(deadline));
+    let nanoseconds = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
+    store.data_mut().deadline = Monotonic(SystemClock.monotonic().0.saturating_add(nanoseconds));
+}
+
+fn look_at_the_clock(store: StoreContextMut<'_, HostState>) -> wasmtime::Result<UpdateDeadline> {
+    if SystemClock.monotonic() >= store.data().deadline {
+        return Err(Trap::Interrupt.into());
+    }
+    Ok(UpdateDeadline::Continue(1))
 }
 
 /// What a call was allowed, for the texts of faults.

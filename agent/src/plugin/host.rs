@@ -21,6 +21,8 @@ pub(super) struct HostState {
     pub(super) state_writable: bool,
     pub(super) lane: LaneName,
     pub(super) log: Arc<LogGate>,
+    /// When the running call is stopped.
+    pub(super) deadline: Monotonic,
 }
 
 impl types::Host for HostState {}
