@@ -260,3 +260,38 @@ pub(crate) fn say(text: &str) {
     // Nobody is left to tell when stderr is gone.
     let _gone = writeln!(std::io::stderr(), "{text}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cargo_and_rustup_set_reaches_no_inner_cargo() {
+        let kept = |name: &str| is_kept(&OsString::from(name));
+        for name in [
+            "RUSTUP_TOOLCHAIN",
+            "RUSTC",
+            "RUSTC_WRAPPER",
+            "RUSTFLAGS",
+            "CARGO",
+            "CARGO_TARGET_DIR",
+            "CARGO_MANIFEST_DIR",
+            "CARGO_BUILD_TARGET",
+            "CARGO_ENCODED_RUSTFLAGS",
+        ] {
+            assert!(!kept(name), "{name}");
+        }
+        for name in [
+            "PATH",
+            "HOME",
+            "CARGO_HOME",
+            "CARGO_NET_OFFLINE",
+            "CARGO_REGISTRIES_X_INDEX",
+            "HTTPS_PROXY",
+            "https_proxy",
+            "SSL_CERT_FILE",
+        ] {
+            assert!(kept(name), "{name}");
+        }
+    }
+}

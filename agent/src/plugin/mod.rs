@@ -202,8 +202,7 @@ impl PluginHost {
         code: &[u8],
     ) -> Result<Component, PluginError> {
         if config.sha256.is_none() {
-            let problem = "it is compiled already, and such a file is run only with a sha256 that pins it; `waystation plugin compile` prints the digest";
-            return Err(PluginError::unfit(&config.plugin, problem));
+            return Err(PluginError::unfit(&config.plugin, COMPILED_WITHOUT_PIN));
         }
         self.deserialize(code).map_err(|error| {
             let problem = format!("it was compiled for another version of the agent or another machine: {error:#}; compile it again");
@@ -269,6 +268,37 @@ impl Plugin {
         Instance::new(self.clone(), place, state)
     }
 }
+
+/// Checks the file of a transform as far as that goes without compiling it: for `check`, and before a reload.
+///
+/// # Errors
+/// All problems at once, each one a sentence about the file that does not repeat its path.
+pub fn check(config: &TransformConfig) -> Result<Inspection, Vec<String>> {
+    let bytes = inspect::read(&config.plugin)
+        .map_err(|error| vec![format!("it cannot be read: {error}")])?;
+    let mut problems = Vec::new();
+    let found = sha256(&bytes);
+    if let Some(pinned) = config.sha256
+        && pinned != found
+    {
+        problems.push(format!(
+            "it has the SHA-256 {}, and the config pins {}; a changed plugin needs a changed pin",
+            hex(&found),
+            hex(&pinned)
+        ));
+    }
+    match inspect::inspect_bytes(&bytes) {
+        Ok(inspection) if inspection.compiled && config.sha256.is_none() => {
+            problems.push(COMPILED_WITHOUT_PIN.to_owned());
+        }
+        Ok(inspection) if problems.is_empty() => return Ok(inspection),
+        Ok(_) => {}
+        Err(more) => problems.extend(more),
+    }
+    Err(problems)
+}
+
+const COMPILED_WITHOUT_PIN: &str = "it is compiled already, and such a file is run only with a sha256 that pins it; `waystation plugin compile` prints the digest";
 
 /// A digest as people write it.
 pub(crate) fn hex(digest: &[u8; 32]) -> String {

@@ -12,7 +12,7 @@ struct Config {
     drop_status: String,
     /// The field to convert; one that is missing or no number is left alone.
     celsius: String,
-    /// Its name after that, in the same place, rounded to thousandths.
+    /// Its name after that, in the same place; rounded to thousandths.
     fahrenheit: String,
     /// The field that says which pipeline cleaned the record, at the end.
     mark: String,
@@ -41,7 +41,7 @@ impl Transform for Clean {
             Ok(object) => object,
             Err(reason) => return Outcome::Reject(reason),
         };
-        if object.text("status").is_some_and(|status| *status == *config.drop_status) {
+        if object.text("status").as_deref() == Some(&config.drop_status) {
             return Outcome::Drop;
         }
         if let Some(celsius) = object.number(&config.celsius) {
@@ -56,5 +56,4 @@ impl Transform for Clean {
 export_transform!(Clean);
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

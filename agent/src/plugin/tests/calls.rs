@@ -287,6 +287,42 @@ fn an_instance_can_be_used_on_another_thread_than_the_one_that_made_it() {
     assert_eq!(outcomes, [Outcome::Keep]);
 }
 
+#[test]
+fn a_spinning_guest_does_not_stop_its_neighbours() {
+    let host = TestHost::new();
+    let spinning = host.guest_with(r#"{"do":"spin"}"#, |config| {
+        config.deadline = Duration::from_millis(200);
+    });
+    let good = host.guest_with("{}", |config| config.deadline = Duration::from_secs(10));
+    std::thread::scope(|scope| {
+        let spinner = scope.spawn(|| fault(run(&spinning, &["x"])).0);
+        while !spinner.is_finished() {
+            assert_eq!(run(&good, &["x"]).unwrap(), [Outcome::Keep]);
+        }
+        assert_eq!(spinner.join().unwrap(), FaultKind::Deadline);
+    });
+}
+
+#[test]
+fn ten_thousand_batches_leave_no_memory_behind() {
+    let host = TestHost::new();
+    let plugin = host.guest(r#"{"do":"payload"}"#);
+    let payload = "x".repeat(10_000);
+    let batches = |count: usize| (0..count).for_each(|_| drop(run(&plugin, &[&payload]).unwrap()));
+    batches(500);
+    let before = resident_bytes();
+    batches(10_000);
+    let more = resident_bytes().saturating_sub(before);
+    // Other tests run in this process too; a leak of an instance a batch would be a gigabyte.
+    assert!(more < 256 << 20, "{more} bytes more");
+}
+
+fn resident_bytes() -> usize {
+    let pages = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = pages.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
 /// A subscriber that writes into a buffer.
 fn captured_log() -> (Arc<Mutex<Vec<u8>>>, impl tracing::Subscriber + Send + Sync) {
     struct Writer(Arc<Mutex<Vec<u8>>>);

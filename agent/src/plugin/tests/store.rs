@@ -15,8 +15,13 @@ fn install_compiler(host: &TestHost) {
 }
 
 fn write_script(path: &Path, text: &str) {
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    // Another process writes what is run: a file that this one has open for writing, were it only in a child that another test
+    // has just forked, cannot be.
+    let source = path.with_extension("text");
+    fs::write(&source, text).unwrap();
+    let installed =
+        std::process::Command::new("install").args(["-m", "755"]).arg(&source).arg(path).status();
+    assert!(installed.unwrap().success());
 }
 
 fn code_files(host: &TestHost) -> Vec<PathBuf> {
@@ -164,4 +169,22 @@ fn compiling_refuses_another_file_than_the_one_that_was_looked_at() {
     let error = compile_file(&component("clean"), &output, None).unwrap_err();
     assert!(matches!(error, PluginError::File { verb: "write", .. }), "{error}");
     assert_eq!(fs::read(&output).unwrap(), b"there");
+}
+
+#[test]
+fn a_check_finds_what_a_load_would_and_compiles_nothing() {
+    let mut settings = settings(component("clean"));
+    assert!(check(&settings).is_ok());
+    settings.sha256 = Some([0xab; 32]);
+    assert!(check(&settings).unwrap_err()[0].contains("the config pins abab"));
+    settings.plugin = component("test-sink");
+    assert_eq!(check(&settings).unwrap_err().len(), 3);
+    let (path, digest) = compiled("test-guests");
+    settings.plugin = path;
+    settings.sha256 = None;
+    assert_eq!(check(&settings).unwrap_err(), [COMPILED_WITHOUT_PIN]);
+    settings.sha256 = Some(digest);
+    assert!(check(&settings).unwrap().compiled);
+    settings.plugin = PathBuf::from("/nowhere/x.wasm");
+    assert!(check(&settings).unwrap_err()[0].starts_with("it cannot be read"));
 }

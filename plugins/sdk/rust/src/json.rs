@@ -17,7 +17,7 @@ use crate::Outcome;
 /// # Errors
 /// A reason for [`Outcome::Reject`].
 pub fn parse<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(payload).map_err(|error| error.to_string())
+    serde_json::from_slice(payload).map_err(|error| reason(&error))
 }
 
 /// The outcome that passes the record on with this value as its payload.
@@ -26,6 +26,22 @@ pub fn payload<T: Serialize>(value: &T) -> Outcome {
     match serde_json::to_vec(value) {
         Ok(bytes) => Outcome::Payload(bytes),
         Err(error) => Outcome::Reject(error.to_string()),
+    }
+}
+
+/// What is wrong, without the value that is wrong: reasons and errors are shown, and payloads and secrets must not be.
+pub(crate) fn reason(error: &serde_json::Error) -> String {
+    const ABOUT_NAMES: [&str; 3] = ["unknown field", "missing field", "duplicate field"];
+    let text = error.to_string();
+    if error.classify() != serde_json::error::Category::Data
+        || ABOUT_NAMES.iter().any(|about| text.starts_with(about))
+    {
+        return text;
+    }
+    // "invalid type: string \"VALUE\", expected u64 at line 1 column 9"
+    match (text.split([':', '`']).next(), text.rfind(", expected ")) {
+        (Some(what), Some(at)) => format!("{}{}", what.trim_end(), &text[at..]),
+        _ => text,
     }
 }
 
@@ -46,7 +62,7 @@ impl<'a> Object<'a> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let read = deserializer.deserialize_map(ObjectVisitor(payload.len()));
         read.and_then(|object| deserializer.end().map(|()| object))
-            .map_err(|error| format!("no JSON object: {error}"))
+            .map_err(|error| format!("no JSON object: {}", reason(&error)))
     }
 
     /// The value of a field as JSON text.
@@ -217,5 +233,17 @@ mod tests {
         for bad in [&b"[1]"[..], b"", b"{", b"{} x", b"17", b"\xff", br#"{"a":}"#] {
             assert!(Object::parse(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_reason_says_what_was_expected_and_not_what_was_there() {
+        let error = Object::parse(br#""s3cret, expected x""#).unwrap_err();
+        assert_eq!(error, "no JSON object: invalid type, expected an object at line 1 column 20");
+        let error = parse::<Vec<u8>>(br#"["s3cret"]"#).unwrap_err();
+        assert_eq!(error, "invalid type, expected u8 at line 1 column 9");
+        assert_eq!(
+            parse::<Vec<u8>>(b"[1").unwrap_err(),
+            "EOF while parsing a list at line 1 column 2"
+        );
     }
 }

@@ -111,7 +111,8 @@ impl<T: Transform> Slot<T> {
     pub fn init(&self, config: &str, place: Place) -> Result<(), String> {
         #[cfg(target_arch = "wasm32")]
         std::panic::set_hook(Box::new(say_where));
-        let config = serde_json::from_str(config).map_err(|error| format!("config: {error}"))?;
+        let config = serde_json::from_str(config)
+            .map_err(|error| format!("config: {}", json::reason(&error)))?;
         *self.0.borrow_mut() = Some(T::new(config, place)?);
         Ok(())
     }
