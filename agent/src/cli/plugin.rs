@@ -4,7 +4,9 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{
+    Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
+};
 
 use crate::limits::{COMPILE_ADDRESS_SPACE_BYTES_MAX, COMPILED_BYTES_MAX};
 use crate::plugin::{self, PluginError};
@@ -56,7 +58,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// A compiler is fed by strangers. It gets a bounded address space, writes no huge file and leaves no core.
+/// A compiler is fed by strangers. It gets a bounded address space, writes no huge file, leaves no core, and ends with whoever
+/// started it.
 fn bound_this_process() -> Result<(), PluginError> {
     let bounds = [
         (Resource::As, COMPILE_ADDRESS_SPACE_BYTES_MAX),
@@ -69,7 +72,8 @@ fn bound_this_process() -> Result<(), PluginError> {
         let limit = Rlimit { current: lower(now.current), maximum: lower(now.maximum) };
         setrlimit(resource, limit).map_err(|error| PluginError::Bound(error.into()))?;
     }
-    Ok(())
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| PluginError::Bound(error.into()))
 }
 
 fn parse_digest(text: &str) -> Result<Digest, String> {

@@ -78,8 +78,9 @@ impl CompiledStore {
         info!(plugin = %path.display(), "Compiling a plugin");
         let started = self.options.clock.monotonic();
         let key = self.key(component);
-        let part = self.path(&key).with_extension(PART_EXTENSION);
-        let _stale = fs::remove_file(&part);
+        // A name of its own: a child whose agent was killed may still be at work.
+        let part = format!("{key}-{:016x}.{PART_EXTENSION}", fastrand::u64(..));
+        let part = self.options.store_dir.join(part);
         let child = self.spawn(path, component, &part)?;
         let result = wait(child, &self.options.clock, Duration::from_millis(COMPILE_MS_MAX))
             .map_err(|reason| PluginError::Compile { path: path.to_owned(), reason })

@@ -61,7 +61,7 @@ pub enum PluginError {
     #[error("the thread that watches over plugins cannot be started")]
     Ticker(#[source] io::Error),
     /// The process that compiles cannot be bounded.
-    #[error("the memory of the compiling process cannot be bounded")]
+    #[error("the process that compiles cannot be bounded")]
     Bound(#[source] io::Error),
     /// This machine cannot run what the compiler makes.
     #[error("plugins cannot be run on this machine: {0}")]

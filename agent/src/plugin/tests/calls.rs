@@ -199,6 +199,15 @@ fn what_goes_wrong_in_init_is_said_as_such() {
 }
 
 #[test]
+#[ignore = "takes the ten seconds that an init may take"]
+fn a_guest_that_spins_in_init_is_stopped() {
+    let host = TestHost::new();
+    let plugin = host.guest(r#"{"do":"init_spin"}"#);
+    let error = plugin.instantiate(&place(), StateView::default()).unwrap_err();
+    assert_eq!(error.to_string(), "deadline: in init: it took longer than its 10000 ms");
+}
+
+#[test]
 fn state_is_seen_changed_and_handed_back_as_a_delta() {
     let host = TestHost::new();
     let stored: BTreeMap<String, Arc<[u8]>> =
