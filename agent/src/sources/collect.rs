@@ -169,7 +169,9 @@ mod tests {
         collector.line(line, || "here".to_owned());
     }
 
-    fn read(append: &Append) -> Vec<(Vec<u8>, Vec<(String, String)>)> {
+    type PayloadAndHeaders = (Vec<u8>, Vec<(String, String)>);
+
+    fn read(append: &Append) -> Vec<PayloadAndHeaders> {
         FrameReader::new(append.frames.bytes(), append.frames.count(), Epoch::default(), Seq(1))
             .map(|record| {
                 let record = record.unwrap();

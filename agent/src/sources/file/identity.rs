@@ -15,6 +15,8 @@ use sha2::{Digest as _, Sha256};
 
 const HEAD_BYTES_MAX: u64 = 1024;
 const TAIL_BYTES_MAX: u64 = 256;
+/// Room for either.
+const CHECKED_BYTES_MAX: usize = 1024;
 
 /// Device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,7 +101,7 @@ fn hash(file: &File, at: u64, bytes: u64) -> io::Result<String> {
     if bytes == 0 {
         return Ok(String::new());
     }
-    let mut buffer = [0; HEAD_BYTES_MAX as usize];
+    let mut buffer = [0; CHECKED_BYTES_MAX];
     let length = usize::try_from(bytes).unwrap_or(buffer.len()).min(buffer.len());
     let buffer = &mut buffer[..length];
     file.read_exact_at(buffer, at)?;

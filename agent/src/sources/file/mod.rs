@@ -134,3 +134,6 @@ impl Source for FileSource {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
