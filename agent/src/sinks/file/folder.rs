@@ -3,14 +3,17 @@
 //! The kernel resolves the whole path below the root's descriptor (`openat2`, `RESOLVE_BENEATH`), so a symbolic link that
 //! leads outside is refused at the moment of use. Kernels and sandboxes without that call get a walk that follows no link.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const FOLDERS_REMEMBERED_MAX: usize = 256;
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 
 /// A failed step and the path that it concerned.
@@ -56,20 +59,52 @@ fn make_root(root: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The folder at `relative` below the root, made when missing. Every folder on the way is synced, because one that is found
-/// may have been made by an attempt that was cut off before it could do so.
+/// Folders that are known to be there for good. A folder that is merely found may have been made by an attempt that was cut
+/// off before it could sync it; so each is synced once by each run.
+#[derive(Debug, Default)]
+pub(super) struct Synced(Mutex<HashSet<PathBuf>>);
+
+impl Synced {
+    fn has(&self, path: &Path) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(path)
+    }
+
+    fn note(&self, path: PathBuf) {
+        let mut paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Names with an hour in them make new folders for ever; the old ones are not asked for again.
+        if paths.len() >= FOLDERS_REMEMBERED_MAX {
+            paths.clear();
+        }
+        paths.insert(path);
+    }
+
+    /// Syncs the entry of a root that was found.
+    pub(super) fn settle_root(&self, root: &Path) {
+        if !self.has(root) {
+            // Not every root has a parent that is ours to open; then it was not made by us either.
+            let parent = root.parent().unwrap_or(root);
+            let _not_ours = std::fs::File::open(parent).and_then(|folder| folder.sync_all());
+            self.note(root.to_path_buf());
+        }
+    }
+}
+
+/// The folder at `relative` below the root, made when missing.
 pub(super) fn open_below(
     root: &OwnedFd,
     root_path: &Path,
     relative: &Path,
+    synced: &Synced,
 ) -> Result<OwnedFd, Failed> {
     let mut parent = root.try_clone().map_err(|error| Failed::new("open", root_path, error))?;
     let mut way = PathBuf::new();
     for part in relative.components() {
         way.push(part);
         let path = root_path.join(&way);
+        let mut is_settled = synced.has(&path);
         let folder = match open_beneath(root, &way, FOLDER) {
             Err(Errno::NOENT) => {
+                is_settled = false;
                 match rustix::fs::mkdirat(&parent, part.as_os_str(), FOLDER_MODE) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(Failed::new("make", &path, error)),
@@ -86,7 +121,10 @@ pub(super) fn open_below(
             ),
             error => Failed::new("open", &path, error),
         })?;
-        sync(&parent).map_err(|error| Failed::new("sync the folder of", &path, error))?;
+        if !is_settled {
+            sync(&parent).map_err(|error| Failed::new("sync the folder of", &path, error))?;
+            synced.note(path);
+        }
         parent = folder;
     }
     Ok(parent)
@@ -164,7 +202,7 @@ mod tests {
         let root = folder.path().join("a/b/c");
         assert_eq!(open_root(&root, true).unwrap_err().error.kind(), io::ErrorKind::NotFound);
         let fd = open_root(&root, false).unwrap();
-        open_below(&fd, &root, Path::new("d/e")).unwrap();
+        open_below(&fd, &root, Path::new("d/e"), &Synced::default()).unwrap();
         assert!(root.join("d/e").is_dir());
     }
 }

@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 pub use name::{PATH_FIELDS, parse_path_template};
 
 use self::config::FileSinkConfig;
-use self::folder::Failed;
+use self::folder::{Failed, Synced};
 use self::publish::Way;
 use self::write::Place;
 use super::config::LineFormat;
@@ -95,6 +95,7 @@ impl FileSinkBuilder {
             root: config.root.clone(),
             root_must_exist: config.root_must_exist,
             way: Way::default(),
+            synced: Synced::default(),
         };
         Self { config, place: Arc::new(place) }
     }

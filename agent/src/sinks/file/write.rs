@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use super::Fixed;
-use super::folder::{self, Failed};
+use super::folder::{self, Failed, Synced};
 use super::publish::Way;
 use crate::limits::FILE_WRITE_BYTES;
 use crate::record::batch::SealedBatch;
@@ -34,6 +34,7 @@ pub(super) struct Place {
     pub(super) root: PathBuf,
     pub(super) root_must_exist: bool,
     pub(super) way: Way,
+    pub(super) synced: Synced,
 }
 
 /// One file to write.
@@ -59,7 +60,8 @@ pub(super) fn deliver(
     })?;
     let root = folder::open_root(&place.root, place.root_must_exist)?;
     let parents = relative.parent().unwrap_or(Path::new(""));
-    let folder = folder::open_below(&root, &place.root, parents)?;
+    place.synced.settle_root(&place.root);
+    let folder = folder::open_below(&root, &place.root, parents, &place.synced)?;
     let path = place.root.join(relative);
     let job = Job { batch, fixed, path, folder, name, cancelled };
     if job.is_taken()? {
