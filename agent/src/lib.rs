@@ -35,5 +35,8 @@ pub mod config;
 // layer 6
 pub mod supervisor;
 
+// layer 7
+pub mod admin;
+
 // layer 8
 pub mod cli;

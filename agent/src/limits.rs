@@ -136,8 +136,18 @@ pub const CONFIG_PROBLEMS_MAX: usize = 200;
 pub const CONFIG_PARSES_MAX: usize = 8;
 /// Time a `status` client waits for the agent.
 pub const ADMIN_CLIENT_TIMEOUT_MS: u64 = 5_000;
-/// Connections the admin server holds at once.
+/// Connections the admin server holds at once, over the socket and over TCP together.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+/// How long a connection to the admin server may live: the whole of one request and its answer.
+pub const ADMIN_REQUEST_MS_MAX: u64 = 10_000;
+/// How long a stopping admin server waits for answers that are on their way.
+pub const ADMIN_STOP_MS_MAX: u64 = 1_000;
+/// Most bytes of a request's head that the admin server reads.
+pub const ADMIN_HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Most bytes of an answer that a `status` client reads.
+pub const ADMIN_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most bytes of the path of a Unix socket: what the kernel takes, less the zero at its end.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 const _: () = assert!(CHUNK_BYTES_MAX <= TRANSACTION_BYTES_MAX);
 const _: () = assert!(TRANSACTION_BYTES_MAX <= WRITER_QUEUE_BYTES_MAX);

@@ -83,6 +83,12 @@ use reader::{HotTail, Readers};
 use state::State;
 use writer::{Operation, Published, Writer, WriterHandle};
 
+/// The version of the SQLite library that this binary runs.
+#[must_use]
+pub fn sqlite_version() -> &'static str {
+    rusqlite::version()
+}
+
 /// What opening needs to know.
 #[derive(Debug, Clone)]
 pub struct JournalOptions {

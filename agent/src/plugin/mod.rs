@@ -51,6 +51,12 @@ use config::TransformConfig;
 use engine::{Ticker, TickerSlot};
 use host::{HostState, LogGate};
 
+/// The version of the engine that runs plugins.
+pub const WASMTIME_VERSION: &str = wasmtime_environ::VERSION;
+
+/// The version of `waystation:plugin` that plugins are written against.
+pub const WIT_VERSION: &str = contract::VERSION;
+
 /// What became of one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {

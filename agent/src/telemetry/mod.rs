@@ -1,2 +1,10 @@
-//! x
+//! What the agent says about itself: the log, and the text in which metrics are told.
+//!
+//! It knows nothing of what is logged or counted; the parts and the admin server do.
+
 pub mod config;
+mod logging;
+mod registry;
+
+pub use logging::{Logging, init};
+pub use registry::{CONTENT_TYPE, Families, exposition};

@@ -1,0 +1,241 @@
+//! The families of `GET /metrics`, written from one [`Status`], so that the numbers of a scrape belong together.
+//!
+//! Labels are names out of the config and words out of fixed sets. Names and labels are an interface: they stay.
+
+use std::fmt;
+
+use crate::lane::status::class_index;
+use crate::sinks::Class;
+use crate::supervisor::status::{LaneView, SourceStatus, Status};
+use crate::telemetry::{self, Families};
+
+/// Every state of a source; one of them is 1.
+const SOURCE_STATES: [&str; 4] = ["running", "failed", "finished", "stopped"];
+/// Every state of a lane; one of them is 1.
+const LANE_STATES: [&str; 6] = ["starting", "running", "retrying", "holding", "drained", "stopped"];
+/// Every class of failed attempts.
+const CLASSES: [Class; 4] =
+    [Class::Unreachable, Class::Retryable, Class::Rejected, Class::Conflict];
+
+/// The exposition of a status.
+pub(super) fn text(status: Status) -> Result<String, fmt::Error> {
+    telemetry::exposition(move |families| {
+        agent(families, &status)?;
+        journal(families, &status)?;
+        sources(families, &status.sources)?;
+        lane_outcomes(families, &status.lanes)?;
+        lane_run(families, &status.lanes)?;
+        lane_states(families, &status.lanes)?;
+        orphans_and_plugins(families, &status)
+    })
+}
+
+/// Labels of a series that has none.
+const NONE: [(&str, &str); 0] = [];
+
+fn agent(families: &mut Families<'_>, status: &Status) -> fmt::Result {
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    families.gauge("build_info", "The version that runs, always 1", [(version, 1_u64)])?;
+    families.gauge(
+        "agent_uptime_seconds",
+        "Time since this run began",
+        [(NONE, status.uptime.as_secs_f64())],
+    )?;
+    families.gauge(
+        "agent_ready",
+        "1 when the agent does all that its config says",
+        [(NONE, u64::from(status.not_ready.is_empty()))],
+    )
+}
+
+fn journal(families: &mut Families<'_>, status: &Status) -> fmt::Result {
+    let journal = &status.journal;
+    let (database, wal) = (journal.database_bytes, journal.wal_bytes);
+    families.gauge("journal_database_bytes", "Size of the database file", [(NONE, database)])?;
+    families.gauge("journal_wal_bytes", "Size of the WAL file", [(NONE, wal)])?;
+    families.counter(
+        "journal_commits",
+        "Transactions committed since this run began",
+        [(NONE, journal.commits)],
+    )
+}
+
+fn sources(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Result {
+    let each = |value: fn(&SourceStatus) -> u64| {
+        sources.iter().map(move |source| ([("source", source.id.as_str())], value(source)))
+    };
+    families.counter(
+        "source_records",
+        "Records handed to the journal since this run began",
+        each(|source| source.records),
+    )?;
+    families.counter(
+        "source_payload_bytes",
+        "Bytes of the payloads of those records",
+        each(|source| source.bytes),
+    )?;
+    families.counter(
+        "source_oversize_records",
+        "Records over record_bytes_max since this run began",
+        each(|source| source.oversize),
+    )?;
+    families.gauge(
+        "source_head_records",
+        "Seq of the newest record in the journal, of all runs",
+        each(|source| source.head),
+    )?;
+    families.gauge(
+        "source_state",
+        "1 for the state that the source is in",
+        sources.iter().flat_map(|source| {
+            SOURCE_STATES.map(|state| {
+                let labels = [("source", source.id.as_str()), ("state", state)];
+                (labels, u64::from(source.state.as_str() == state))
+            })
+        }),
+    )
+}
+
+/// A lane is known by these three in the config; what is no longer there is an orphan.
+fn labels(lane: &LaneView) -> [(&'static str, &str); 3] {
+    [
+        ("source", lane.source.as_str()),
+        ("pipeline", lane.pipeline.as_str()),
+        ("sink", lane.sink.as_str()),
+    ]
+}
+
+/// The same and one more.
+fn labels_and<'a>(
+    lane: &'a LaneView,
+    name: &'static str,
+    value: &'static str,
+) -> [(&'static str, &'a str); 4] {
+    let [source, pipeline, sink] = labels(lane);
+    [source, pipeline, sink, (name, value)]
+}
+
+/// What became of the records of each lane, since it was made: accepted is the sum of the five behind it.
+fn lane_outcomes(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result {
+    let each =
+        |value: fn(&LaneView) -> u64| lanes.iter().map(move |lane| (labels(lane), value(lane)));
+    // A gauge: it falls when a lane finds that records of the stream are not for it.
+    families.gauge(
+        "lane_accepted_records",
+        "Records that the lane takes, since it was made",
+        each(|lane| lane.accepted),
+    )?;
+    families.gauge(
+        "lane_queued_records",
+        "Accepted records with an open outcome",
+        each(|lane| lane.queued),
+    )?;
+    families.counter(
+        "lane_delivered_records",
+        "Accepted records at the destination, since the lane was made",
+        each(|lane| lane.delivered),
+    )?;
+    families.counter(
+        "lane_dropped_records",
+        "Accepted records left out by a plugin, since the lane was made",
+        each(|lane| lane.dropped),
+    )?;
+    families.counter(
+        "lane_dead_lettered_records",
+        "Accepted records that went to the dead letters, since the lane was made",
+        each(|lane| lane.dead_lettered),
+    )?;
+    families.counter(
+        "lane_lost_records",
+        "Accepted records lost by a policy or by damage, since the lane was made",
+        each(|lane| lane.lost),
+    )?;
+    families.counter(
+        "lane_output_records",
+        "Records that the transforms made and the destination has, since the lane was made",
+        each(|lane| lane.outputs_delivered),
+    )
+}
+
+/// What each lane did since this run began.
+fn lane_run(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result {
+    let each =
+        |value: fn(&LaneView) -> u64| lanes.iter().map(move |lane| (labels(lane), value(lane)));
+    families.gauge(
+        "lane_sealed_batches",
+        "Batches that are sealed and not acked",
+        each(|lane| lane.batches_sealed),
+    )?;
+    families.counter(
+        "lane_already_records",
+        "Records that the destination had already, since this run began",
+        each(|lane| lane.records_already),
+    )?;
+    families.counter(
+        "lane_reordered_records",
+        "Records stored behind one that failed at first, since this run began",
+        each(|lane| lane.records_reordered),
+    )?;
+    families.counter(
+        "lane_delivered_bytes",
+        "Bytes that went out since this run began",
+        each(|lane| lane.bytes_delivered),
+    )?;
+    families.counter(
+        "lane_written_files",
+        "Files written since this run began",
+        each(|lane| lane.files_written),
+    )?;
+    families.counter(
+        "lane_failed_attempts",
+        "Failed attempts since this run began, by class",
+        lanes.iter().flat_map(|lane| {
+            CLASSES.map(|class| {
+                let failed = lane.attempts_failed[class_index(class)];
+                (labels_and(lane, "class", class.as_str()), failed)
+            })
+        }),
+    )?;
+    families.counter(
+        "lane_plugin_faults",
+        "Calls of plugins that broke down since this run began",
+        each(|lane| lane.plugin_faults),
+    )
+}
+
+fn lane_states(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result {
+    families.gauge(
+        "lane_state",
+        "1 for the state that the lane is in",
+        lanes.iter().flat_map(|lane| {
+            LANE_STATES.map(|state| {
+                let is = u64::from(lane.state.as_str() == state);
+                (labels_and(lane, "state", state), is)
+            })
+        }),
+    )?;
+    families.gauge(
+        "lane_trouble_since_timestamp_seconds",
+        "Unix time since which the lane retries or holds, with the cause; absent when it does not",
+        lanes.iter().filter_map(|lane| {
+            let (cause, _, since) = lane.state.trouble()?;
+            Some((labels_and(lane, "cause", cause), since.0.div_euclid(1_000_000_000)))
+        }),
+    )
+}
+
+fn orphans_and_plugins(families: &mut Families<'_>, status: &Status) -> fmt::Result {
+    families.gauge(
+        "orphan_queued_records",
+        "Records kept for a lane that is no longer in the config",
+        status.orphans.iter().map(|orphan| ([("lane", orphan.name.as_str())], orphan.queued)),
+    )?;
+    families.counter(
+        "plugin_log_lines_left_out",
+        "Log lines of the plugin over its limit, since this run began",
+        status
+            .plugins
+            .iter()
+            .map(|plugin| ([("transform", plugin.id.as_str())], plugin.log_lines_left_out)),
+    )
+}

@@ -1,0 +1,300 @@
+//! What `GET /status` says: an interface of its own, apart from how the agent thinks of itself inside.
+//!
+//! Version 1 may gain fields; none changes its meaning or goes without another version. Times are RFC 3339 in UTC, counts and
+//! sizes plain numbers. Whoever reads it ignores what it does not know.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::lane::status::class_index;
+use crate::plugin;
+use crate::sinks::Class;
+use crate::supervisor::status::{LaneView, SourceState, SourceStatus, Status};
+
+/// The version of this interface.
+pub const VERSION: u32 = 1;
+
+/// The whole agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StatusView {
+    /// [`VERSION`]. First, so that a reader sees it first.
+    pub version: u32,
+    /// Who it is.
+    pub agent: AgentStatus,
+    /// Whether it does all that its config says.
+    pub ready: bool,
+    /// Why it does not, a line each.
+    pub not_ready: Vec<String>,
+    /// The journal.
+    pub journal: JournalStatus,
+    /// Sources, in the order of the config.
+    pub sources: Vec<SourceView>,
+    /// Lanes of the config, by name.
+    pub lanes: Vec<LaneStatusView>,
+    /// Lanes that keep records and are no longer in the config.
+    pub orphans: Vec<OrphanStatus>,
+    /// Plugins.
+    pub plugins: Vec<PluginStatus>,
+}
+
+/// Who the agent is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// Its id.
+    pub id: String,
+    /// The version of the software.
+    pub software: String,
+    /// This run.
+    pub epoch: String,
+    /// When this run began.
+    pub started_at: String,
+    /// For how long it has run.
+    pub uptime_seconds: u64,
+    /// What opening the journal found: `new`, `clean`, `unclean`, `gone_back`.
+    pub start_case: String,
+    /// `full` or `relaxed`.
+    pub durability: String,
+    /// `agent.owner`.
+    pub owner: Option<String>,
+    /// `agent.runbook`.
+    pub runbook: Option<String>,
+}
+
+/// The journal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JournalStatus {
+    /// Bytes of the database file.
+    pub database_bytes: u64,
+    /// Bytes of the WAL file.
+    pub wal_bytes: u64,
+    /// Commits since this run began.
+    pub commits: u64,
+}
+
+/// Why a part does not just run, and since when.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// Of a lane `unreachable`, `retryable`, `rejected`, `conflict`, `plugin` or `journal`; of a source `failed`.
+    pub cause: String,
+    /// What was seen.
+    pub reason: String,
+    /// Since when.
+    pub since: String,
+}
+
+/// One source. Counts are since this run began.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourceView {
+    /// Its name.
+    pub id: String,
+    /// `type`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `running`, `failed`, `finished` or `stopped`.
+    pub state: String,
+    /// What keeps it from running.
+    pub trouble: Option<Trouble>,
+    /// Records it handed to the journal.
+    pub records: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+    /// Records over their limit.
+    pub oversize: u64,
+    /// Seq of its newest record, of all runs.
+    pub head: u64,
+}
+
+/// One lane. The first six counts are since the lane was made, and at every moment `accepted` is the sum of the other five;
+/// `outputs_delivered` is since then, too. The rest is since this run began.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaneStatusView {
+    /// Its name.
+    pub name: String,
+    /// Its source.
+    pub source: String,
+    /// Its pipeline.
+    pub pipeline: String,
+    /// Its sink.
+    pub sink: String,
+    /// `starting`, `running`, `retrying`, `holding`, `drained` or `stopped`.
+    pub state: String,
+    /// Why it retries or holds.
+    pub trouble: Option<Trouble>,
+    /// Records that it takes.
+    pub accepted: u64,
+    /// Of those, with an open outcome.
+    pub queued: u64,
+    /// Of those, at the destination.
+    pub delivered: u64,
+    /// Of those, left out by a plugin.
+    pub dropped: u64,
+    /// Of those, in the dead letters.
+    pub dead_lettered: u64,
+    /// Of those, lost by a policy or by damage.
+    pub lost: u64,
+    /// Output records at the destination.
+    pub outputs_delivered: u64,
+    /// Batches that are sealed and not acked.
+    pub batches_sealed: u64,
+    /// Records that the destination had already.
+    pub records_already: u64,
+    /// Records stored behind one that failed at first.
+    pub records_reordered: u64,
+    /// Bytes that went out.
+    pub bytes_delivered: u64,
+    /// Files that were written.
+    pub files_written: u64,
+    /// Failed attempts.
+    pub attempts_failed: AttemptsFailed,
+    /// Calls of plugins that broke down.
+    pub plugin_faults: u64,
+}
+
+/// Failed attempts by class.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttemptsFailed {
+    /// The destination took nothing from anybody.
+    pub unreachable: u64,
+    /// The attempt failed, or its outcome is unknown.
+    pub retryable: u64,
+    /// The destination refused the content.
+    pub rejected: u64,
+    /// The destination holds other content under the identity.
+    pub conflict: u64,
+}
+
+/// A lane that is no longer in the config.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OrphanStatus {
+    /// Its name.
+    pub name: String,
+    /// Records that it still has to deliver.
+    pub queued: u64,
+}
+
+/// One loaded plugin.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PluginStatus {
+    /// The transform.
+    pub id: String,
+    /// Digest of the component.
+    pub sha256: String,
+    /// Log lines over the limit.
+    pub log_lines_left_out: u64,
+}
+
+impl StatusView {
+    /// A status as it is shown.
+    #[must_use]
+    pub fn of(status: &Status) -> Self {
+        let durability = if status.relaxed { "relaxed" } else { "full" };
+        Self {
+            version: VERSION,
+            agent: AgentStatus {
+                id: status.agent.to_string(),
+                software: env!("CARGO_PKG_VERSION").to_owned(),
+                epoch: status.epoch.to_string(),
+                started_at: rfc3339(status.started_at),
+                uptime_seconds: status.uptime.as_secs(),
+                start_case: status.start_case.as_str().to_owned(),
+                durability: durability.to_owned(),
+                owner: status.owner.clone(),
+                runbook: status.runbook.clone(),
+            },
+            ready: status.not_ready.is_empty(),
+            not_ready: status.not_ready.clone(),
+            journal: JournalStatus {
+                database_bytes: status.journal.database_bytes,
+                wal_bytes: status.journal.wal_bytes,
+                commits: status.journal.commits,
+            },
+            sources: status.sources.iter().map(SourceView::of).collect(),
+            lanes: status.lanes.iter().map(LaneStatusView::of).collect(),
+            orphans: status
+                .orphans
+                .iter()
+                .map(|orphan| OrphanStatus { name: orphan.name.clone(), queued: orphan.queued })
+                .collect(),
+            plugins: status
+                .plugins
+                .iter()
+                .map(|plugin| PluginStatus {
+                    id: plugin.id.to_string(),
+                    sha256: plugin::hex(&plugin.sha256),
+                    log_lines_left_out: plugin.log_lines_left_out,
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Trouble {
+    fn new(cause: &str, reason: &str, since: Timestamp) -> Self {
+        Self { cause: cause.to_owned(), reason: reason.to_owned(), since: rfc3339(since) }
+    }
+}
+
+impl SourceView {
+    fn of(source: &SourceStatus) -> Self {
+        let state = source.state.as_str();
+        let trouble = match &source.state {
+            SourceState::Failed { reason, since } => Some(Trouble::new(state, reason, *since)),
+            SourceState::Running | SourceState::Finished | SourceState::Stopped => None,
+        };
+        Self {
+            id: source.id.to_string(),
+            kind: source.kind.to_owned(),
+            state: state.to_owned(),
+            trouble,
+            records: source.records,
+            bytes: source.bytes,
+            oversize: source.oversize,
+            head: source.head,
+        }
+    }
+}
+
+impl LaneStatusView {
+    fn of(lane: &LaneView) -> Self {
+        let failed = |class| lane.attempts_failed[class_index(class)];
+        Self {
+            name: lane.name.clone(),
+            source: lane.source.to_string(),
+            pipeline: lane.pipeline.to_string(),
+            sink: lane.sink.to_string(),
+            state: lane.state.as_str().to_owned(),
+            trouble: lane
+                .state
+                .trouble()
+                .map(|(cause, reason, since)| Trouble::new(cause, reason, since)),
+            accepted: lane.accepted,
+            queued: lane.queued,
+            delivered: lane.delivered,
+            dropped: lane.dropped,
+            dead_lettered: lane.dead_lettered,
+            lost: lane.lost,
+            outputs_delivered: lane.outputs_delivered,
+            batches_sealed: lane.batches_sealed,
+            records_already: lane.records_already,
+            records_reordered: lane.records_reordered,
+            bytes_delivered: lane.bytes_delivered,
+            files_written: lane.files_written,
+            attempts_failed: AttemptsFailed {
+                unreachable: failed(Class::Unreachable),
+                retryable: failed(Class::Retryable),
+                rejected: failed(Class::Rejected),
+                conflict: failed(Class::Conflict),
+            },
+            plugin_faults: lane.plugin_faults,
+        }
+    }
+}
+
+/// A time as it is written here: RFC 3339 in UTC, to the millisecond.
+fn rfc3339(time: Timestamp) -> String {
+    match jiff::Timestamp::from_nanosecond(i128::from(time.0)) {
+        Ok(time) => format!("{time:.3}"),
+        // 64 bits of nanoseconds end in 2262, far within what can be written.
+        Err(_) => String::new(),
+    }
+}
