@@ -125,6 +125,8 @@ impl Writer {
                 Ok(())
             }
             Operation::OpenLane { spec, reply } => {
+                // A new lane looks for the oldest record in the table.
+                self.write_building(transaction, group)?;
                 let opened = self.open_lane(transaction, spec)?;
                 group.answer(reply, opened);
                 Ok(())
@@ -150,10 +152,7 @@ impl Writer {
         transaction: &Connection,
         group: &mut Group,
     ) -> Result<(), JournalError> {
-        let building: Vec<_> = group.building.drain().collect();
-        for (stream, chunk) in building {
-            self.write_chunk(transaction, group, stream, chunk)?;
-        }
+        self.write_building(transaction, group)?;
         let releasing: Vec<_> = self
             .state
             .streams
@@ -164,6 +163,18 @@ impl Writer {
         let mut room = DELETED_CHUNKS_MAX;
         for stream in releasing {
             room -= self.delete_released(transaction, stream, room)?;
+        }
+        Ok(())
+    }
+
+    fn write_building(
+        &mut self,
+        transaction: &Connection,
+        group: &mut Group,
+    ) -> Result<(), JournalError> {
+        let building: Vec<_> = group.building.drain().collect();
+        for (stream, chunk) in building {
+            self.write_chunk(transaction, group, stream, chunk)?;
         }
         Ok(())
     }

@@ -125,7 +125,6 @@ pub struct Journal {
     clock: SharedClock,
     boot: [u8; 16],
     path: PathBuf,
-    _lock: open::DirectoryLock,
 }
 
 impl Journal {
@@ -167,6 +166,7 @@ impl Journal {
             last_commit: Monotonic(0),
             last_housekeeping: None,
             dirty: true,
+            _lock: lock,
         };
         published.snapshot.send_replace(Arc::new(writer.snapshot()));
         let (handle, queue) = writer::queue();
@@ -188,7 +188,6 @@ impl Journal {
             clock,
             boot,
             path,
-            _lock: lock,
         };
         let opening = Opening { case, epoch: opened.epoch, agent: opened.agent };
         Ok((journal, opening))

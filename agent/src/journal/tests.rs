@@ -296,6 +296,24 @@ async fn passed_chunks_are_deleted_but_the_newest_and_no_position_is_forgotten()
 }
 
 #[tokio::test]
+async fn a_new_lane_misses_nothing_of_the_commit_that_it_is_made_in() {
+    let dir = tempfile::tempdir().unwrap();
+    // With an interval the operations below wait for each other and share a commit.
+    let config = JournalConfig {
+        commit_interval: std::time::Duration::from_millis(300),
+        ..Default::default()
+    };
+    let (journal, _) = Journal::open(&JournalOptions { config, ..options(dir.path()) }).unwrap();
+    let appender = journal.appender(&source()).await.unwrap();
+    let first = appender.submit(records(&["a"])).await.unwrap();
+    let second = appender.submit(records(&["b"])).await.unwrap();
+    let (_, opened) = journal.lane(lane_spec()).await.unwrap();
+    assert_eq!(opened.sealed_seq, Seq(0));
+    first.durable().await.unwrap();
+    second.durable().await.unwrap();
+}
+
+#[tokio::test]
 async fn old_chunks_are_read_from_disk_and_new_ones_from_memory_alike() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());

@@ -23,6 +23,7 @@ use super::chunk::Encoder;
 use super::error::JournalError;
 use super::high_water::HighWater;
 use super::lanes::{AckOperation, LaneSpec, OpenedLane, PartOperation, SealOperation};
+use super::open::DirectoryLock;
 use super::reader::HotTail;
 use super::snapshot::Snapshot;
 use super::state::State;
@@ -180,6 +181,8 @@ pub(super) struct Writer {
     pub(super) last_commit: Monotonic,
     pub(super) last_housekeeping: Option<Monotonic>,
     pub(super) dirty: bool,
+    /// Nobody else opens the directory before this thread has closed the database.
+    pub(super) _lock: DirectoryLock,
 }
 
 /// Whose operations end together when one fails.
@@ -340,10 +343,10 @@ impl Writer {
         }
     }
 
-    fn close(self) -> Result<(), JournalError> {
-        let failed = |source| JournalError::sqlite(&self.path, "closing", source);
+    fn close(&mut self) -> Result<(), JournalError> {
         self.high_water.write(&self.state);
-        let Some(connection) = self.connection else { return Ok(()) };
+        let Some(connection) = self.connection.take() else { return Ok(()) };
+        let failed = |source| JournalError::sqlite(&self.path, "closing", source);
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed)?;
         connection.close().map_err(|(_, source)| failed(source))
     }

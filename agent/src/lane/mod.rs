@@ -23,6 +23,9 @@ mod seal;
 pub mod status;
 mod transform;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -146,7 +146,7 @@ mod tests {
             start_now: false,
         };
         let (lane, _) = journal.lane(spec).await.unwrap();
-        let head = *lane.head().borrow();
+        let head = lane.head().borrow().seq;
         let mut next = Seq(1);
         let mut found = Vec::new();
         while next <= head {
