@@ -1,3 +1,5 @@
 //! The `waystation` binary.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    waystation::cli::run(std::env::args_os()).into()
+}

@@ -24,7 +24,7 @@ mod routes;
 mod server;
 pub mod status;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,0 +1,231 @@
+//! The status as a page for people.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+
+use super::verdict::{Grade, grouped, short_name, since, verdicts};
+use crate::admin::status::StatusView;
+use crate::clock::Timestamp;
+use crate::units::{human_bytes, human_duration};
+
+/// The whole page, by the time `now`.
+pub(super) fn page(status: &StatusView, now: Timestamp, coloured: bool) -> String {
+    let mut rest = about(status);
+    for section in [lanes(status, now), sources(status, now), journal(status)] {
+        rest.push('\n');
+        rest.push_str(&section);
+    }
+    let mut text = verdict_lines(status, now, coloured);
+    text.push_str(&printable(&rest));
+    text
+}
+
+fn verdict_lines(status: &StatusView, now: Timestamp, coloured: bool) -> String {
+    let mut text = String::new();
+    for verdict in verdicts(status, now) {
+        let colour = match verdict.grade {
+            Grade::Ok => "32",
+            Grade::Note | Grade::Delayed => "33",
+            Grade::Failing | Grade::Blocked => "31",
+        };
+        let word = verdict.word;
+        let sentence = printable(&verdict.sentence.replace('\n', " "));
+        let _ok = if coloured {
+            writeln!(text, "\u{1b}[1;{colour}m{word}\u{1b}[0m {sentence}")
+        } else {
+            writeln!(text, "{word} {sentence}")
+        };
+    }
+    text
+}
+
+fn about(status: &StatusView) -> String {
+    let agent = &status.agent;
+    let uptime = human_duration(Duration::from_secs(agent.uptime_seconds));
+    let mut text = format!(
+        "\nagent {}, waystation {}, up {uptime}, start {} ({})\n",
+        agent.id, agent.software, agent.start_case, agent.epoch
+    );
+    for (what, value) in [("owner", &agent.owner), ("runbook", &agent.runbook)] {
+        if let Some(value) = value {
+            let _ok = writeln!(text, "{what} {value}");
+        }
+    }
+    text
+}
+
+/// A column: its title, and whether it is left out when there is nothing in it but zeros.
+struct Column(&'static str, bool);
+
+const ALWAYS: bool = false;
+const WHEN_NOT_ZERO: bool = true;
+
+fn lanes(status: &StatusView, now: Timestamp) -> String {
+    let columns = [
+        Column("lane", ALWAYS),
+        Column("state", ALWAYS),
+        Column("for", WHEN_NOT_ZERO),
+        Column("accepted", ALWAYS),
+        Column("queued", ALWAYS),
+        Column("delivered", ALWAYS),
+        Column("already", WHEN_NOT_ZERO),
+        Column("dropped", WHEN_NOT_ZERO),
+        Column("dead letters", WHEN_NOT_ZERO),
+        Column("lost", WHEN_NOT_ZERO),
+        Column("sent", ALWAYS),
+        Column("files", WHEN_NOT_ZERO),
+        Column("failed attempts", WHEN_NOT_ZERO),
+        Column("plugin faults", WHEN_NOT_ZERO),
+    ];
+    let rows = status.lanes.iter().map(|lane| {
+        let failed = &lane.attempts_failed;
+        vec![
+            short_name(lane),
+            lane.state.clone(),
+            lane.trouble.as_ref().map(|trouble| since(trouble, now)).unwrap_or_default(),
+            grouped(lane.accepted),
+            grouped(lane.queued),
+            grouped(lane.delivered),
+            grouped(lane.records_already),
+            grouped(lane.dropped),
+            grouped(lane.dead_lettered),
+            grouped(lane.lost),
+            human_bytes(lane.bytes_delivered),
+            grouped(lane.files_written),
+            grouped(failed.unreachable + failed.retryable + failed.rejected + failed.conflict),
+            grouped(lane.plugin_faults),
+        ]
+    });
+    table(&columns, rows.collect())
+}
+
+fn sources(status: &StatusView, now: Timestamp) -> String {
+    let columns = [
+        Column("source", ALWAYS),
+        Column("type", ALWAYS),
+        Column("state", ALWAYS),
+        Column("for", WHEN_NOT_ZERO),
+        Column("newest", ALWAYS),
+        Column("this run", ALWAYS),
+        Column("bytes", ALWAYS),
+        Column("oversize", WHEN_NOT_ZERO),
+    ];
+    let rows = status.sources.iter().map(|source| {
+        vec![
+            source.id.clone(),
+            source.kind.clone(),
+            source.state.clone(),
+            source.trouble.as_ref().map(|trouble| since(trouble, now)).unwrap_or_default(),
+            grouped(source.head),
+            grouped(source.records),
+            human_bytes(source.bytes),
+            grouped(source.oversize),
+        ]
+    });
+    table(&columns, rows.collect())
+}
+
+fn journal(status: &StatusView) -> String {
+    let columns = [
+        Column("journal", ALWAYS),
+        Column("wal", ALWAYS),
+        Column("commits", ALWAYS),
+        Column("durability", ALWAYS),
+    ];
+    let row = vec![
+        human_bytes(status.journal.database_bytes),
+        human_bytes(status.journal.wal_bytes),
+        grouped(status.journal.commits),
+        status.agent.durability.clone(),
+    ];
+    table(&columns, vec![row])
+}
+
+/// A table without lines. Columns of numbers are to the right.
+fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
+    let is_shown = |index: usize, column: &Column| {
+        let says_something = |row: &Vec<String>| !matches!(row[index].as_str(), "" | "0");
+        !column.1 || rows.iter().any(says_something)
+    };
+    let shown: Vec<_> = (0..columns.len()).filter(|&i| is_shown(i, &columns[i])).collect();
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(shown.iter().map(|&i| columns[i].0));
+    for row in &rows {
+        table.add_row(shown.iter().map(|&i| row[i].as_str()));
+    }
+    for (place, &index) in shown.iter().enumerate() {
+        let Some(column) = table.column_mut(place) else { continue };
+        column.set_padding((0, 2));
+        let starts_with_digit =
+            |row: &Vec<String>| row[index].starts_with(|c: char| c.is_ascii_digit());
+        if rows.iter().any(starts_with_digit) && !matches!(columns[index].0, "lane" | "source") {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        let _ok = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+/// What comes from a destination or a config is shown, never obeyed by the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin;
+
+    fn now() -> Timestamp {
+        Timestamp(1_700_000_000_000_000_000 + 3_725_000_000_000)
+    }
+
+    #[test]
+    fn the_page_is_this() {
+        let status = StatusView::of(&admin::tests::status());
+        insta::assert_snapshot!(page(&status, now(), false));
+    }
+
+    #[test]
+    fn a_calm_agent_has_a_short_page() {
+        let mut status = StatusView::of(&admin::tests::status());
+        status.orphans.clear();
+        status.not_ready.clear();
+        status.sources.truncate(1);
+        status.sources[0].oversize = 0;
+        for lane in &mut status.lanes {
+            "running".clone_into(&mut lane.state);
+            lane.trouble = None;
+            (lane.queued, lane.dead_lettered, lane.lost, lane.records_already) = (0, 0, 0, 0);
+            (lane.files_written, lane.plugin_faults, lane.accepted) = (0, 0, 1250);
+            lane.attempts_failed = admin::status::AttemptsFailed {
+                unreachable: 0,
+                retryable: 0,
+                rejected: 0,
+                conflict: 0,
+            };
+        }
+        insta::assert_snapshot!(page(&status, now(), false));
+    }
+
+    #[test]
+    fn what_a_destination_says_cannot_steer_the_terminal() {
+        let mut status = StatusView::of(&admin::tests::status());
+        if let Some(trouble) = &mut status.lanes[1].trouble {
+            trouble.reason = "\u{1b}]0;gotcha\u{7}\nOK all is well".to_owned();
+        }
+        status.agent.owner = Some("\u{1b}[2J".to_owned());
+        let plain = page(&status, now(), false);
+        assert!(plain.chars().all(|c| c == '\n' || !c.is_control()));
+        assert!(!plain.lines().any(|line| line.starts_with("OK ")));
+        let coloured = page(&status, now(), true);
+        assert!(coloured.starts_with("\u{1b}[1;31mFAILED\u{1b}[0m "), "{coloured}");
+        assert!(!coloured.contains("\u{1b}]") && !coloured.contains("\u{1b}[2J"));
+    }
+}

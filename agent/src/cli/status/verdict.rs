@@ -1,0 +1,317 @@
+//! What is wrong, worst first, a sentence each: what waits and why, since when, what to do next.
+
+use crate::admin::status::{LaneStatusView, StatusView, Trouble};
+use crate::clock::Timestamp;
+use crate::units::human_duration;
+
+/// How bad it is; later is worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Grade {
+    /// As it should be.
+    Ok,
+    /// Something lies there for when there is time.
+    Note,
+    /// It goes on by itself.
+    Delayed,
+    /// A part does not do its work, and tries.
+    Failing,
+    /// Nothing goes on before somebody acts.
+    Blocked,
+}
+
+/// One sentence with the word in front that says of which kind it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) grade: Grade,
+    pub(super) word: &'static str,
+    pub(super) sentence: String,
+}
+
+/// All that there is to say, worst first; never empty.
+pub(super) fn verdicts(status: &StatusView, now: Timestamp) -> Vec<Verdict> {
+    let mut all = Vec::new();
+    all.extend(status.lanes.iter().filter_map(|lane| lane_verdict(lane, now)));
+    for source in &status.sources {
+        if let Some(trouble) = &source.trouble {
+            all.push(Verdict {
+                grade: Grade::Failing,
+                word: "FAILED",
+                sentence: format!(
+                    "source {} is down for {}: {}; it starts anew by itself after a pause",
+                    source.id,
+                    since(trouble, now),
+                    trouble.reason
+                ),
+            });
+        }
+    }
+    all.extend(other_reasons(status));
+    all.extend(notes(status));
+    // Stable: what is alike stays in the order of the status.
+    all.sort_by_key(|verdict| std::cmp::Reverse(verdict.grade));
+    if all.first().is_none_or(|worst| worst.grade < Grade::Delayed) {
+        all.insert(0, all_is_well(status));
+    }
+    all
+}
+
+fn lane_verdict(lane: &LaneStatusView, now: Timestamp) -> Option<Verdict> {
+    let trouble = lane.trouble.as_ref()?;
+    let (grade, word, why, next) = match trouble.cause.as_str() {
+        "unreachable" => (
+            Grade::Delayed,
+            "DELAYED",
+            "the destination takes nothing",
+            "nothing is lost, and it goes on by itself when the destination is back",
+        ),
+        "retryable" => (
+            Grade::Delayed,
+            "DELAYED",
+            "attempts fail",
+            "nothing is lost, and the same batch is sent again until it is taken",
+        ),
+        "rejected" => (
+            Grade::Blocked,
+            "BLOCKED",
+            "the destination refuses a batch",
+            "nothing is lost: correct the destination, the sink's config or the transform",
+        ),
+        "conflict" => (
+            Grade::Blocked,
+            "BLOCKED",
+            "the destination holds other content under an identity of ours",
+            "nothing is overwritten: see what wrote it, and move it away",
+        ),
+        "plugin" => (
+            Grade::Blocked,
+            "BLOCKED",
+            "a plugin breaks down",
+            "nothing is lost: see the log for the fault, and replace or correct the plugin",
+        ),
+        "journal" => (
+            Grade::Blocked,
+            "BLOCKED",
+            "the journal does not work",
+            "see the log, and whether the volume of the data directory is full or read-only",
+        ),
+        _ => (Grade::Blocked, "BLOCKED", "it holds", "see the log"),
+    };
+    Some(Verdict {
+        grade,
+        word,
+        sentence: format!(
+            "{} of lane {} for {}: {why} ({}); {next}",
+            waiting(lane.queued),
+            short_name(lane),
+            since(trouble, now),
+            trouble.reason
+        ),
+    })
+}
+
+/// A lane within one agent.
+pub(super) fn short_name(lane: &LaneStatusView) -> String {
+    format!("{}/{}/{}", lane.source, lane.pipeline, lane.sink)
+}
+
+fn waiting(queued: u64) -> String {
+    match queued {
+        0 => "nothing waits in front".to_owned(),
+        1 => "1 record waits in front".to_owned(),
+        _ => format!("{} records wait in front", grouped(queued)),
+    }
+}
+
+/// Reasons for not being ready that no part's own trouble says already.
+fn other_reasons(status: &StatusView) -> Vec<Verdict> {
+    let troubled_lanes = status.lanes.iter().filter(|lane| lane.trouble.is_some());
+    let troubled_sources = status.sources.iter().filter(|source| source.trouble.is_some());
+    let said: Vec<_> = troubled_lanes
+        .map(|lane| format!("lane {}:", lane.name))
+        .chain(troubled_sources.map(|source| format!("source {}:", source.id)))
+        .collect();
+    status
+        .not_ready
+        .iter()
+        .filter(|reason| !said.iter().any(|prefix| reason.starts_with(prefix.as_str())))
+        .map(|reason| Verdict {
+            grade: Grade::Delayed,
+            word: "NOT READY",
+            sentence: reason.clone(),
+        })
+        .collect()
+}
+
+/// What has happened, or lies there, and keeps nothing from going on.
+fn notes(status: &StatusView) -> Vec<Verdict> {
+    let mut notes = Vec::new();
+    let mut note = |word, sentence| notes.push(Verdict { grade: Grade::Note, word, sentence });
+    for lane in &status.lanes {
+        let name = short_name(lane);
+        if lane.lost > 0 {
+            let lost = counted(lane.lost, "record");
+            note("LOST", format!("{lost} of lane {name} since it was made"));
+        }
+        if lane.dead_lettered > 0 {
+            let letters = counted(lane.dead_lettered, "record");
+            note("QUARANTINED", format!("{letters} of lane {name} in the dead letters"));
+        }
+    }
+    for orphan in status.orphans.iter().filter(|orphan| orphan.queued > 0) {
+        let kept = counted(orphan.queued, "record");
+        note(
+            "ORPHANED",
+            format!(
+                "{kept} of lane {}, which the config no longer has; with its source, pipeline and sink back, it goes on",
+                orphan.name
+            ),
+        );
+    }
+    if status.agent.durability == "relaxed" {
+        note(
+            "RELAXED",
+            "journal.durability is relaxed: a power cut may lose the last accepted records"
+                .to_owned(),
+        );
+    }
+    notes
+}
+
+fn all_is_well(status: &StatusView) -> Verdict {
+    let queued: u64 = status.lanes.iter().map(|lane| lane.queued).sum();
+    let lanes = counted(status.lanes.len() as u64, "lane");
+    let rest = match queued {
+        0 => "nothing waits".to_owned(),
+        1 => "1 record is on its way".to_owned(),
+        _ => format!("{} records are on their way", grouped(queued)),
+    };
+    Verdict { grade: Grade::Ok, word: "OK", sentence: format!("{lanes}, no trouble; {rest}") }
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", grouped(count))
+}
+
+/// A number in groups of three digits.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// For how long, by our own clock: the agent is on the same host.
+pub(super) fn since(trouble: &Trouble, now: Timestamp) -> String {
+    let begun = trouble.since.parse::<jiff::Timestamp>().ok();
+    let begun = begun.and_then(|time| i64::try_from(time.as_nanosecond()).ok());
+    match begun {
+        Some(begun) => human_duration(now.since(Timestamp(begun))),
+        None => "an unknown time".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin;
+    use crate::admin::status::StatusView;
+
+    fn now() -> Timestamp {
+        Timestamp(1_700_000_000_000_000_000 + 185_000_000_000)
+    }
+
+    fn sample() -> StatusView {
+        let mut status = StatusView::of(&admin::tests::status());
+        status.orphans.clear();
+        status.sources.truncate(1);
+        status.not_ready.clear();
+        for lane in &mut status.lanes {
+            (lane.lost, lane.dead_lettered, lane.trouble) = (0, 0, None);
+        }
+        status
+    }
+
+    fn lines(status: &StatusView) -> Vec<String> {
+        let all = verdicts(status, now());
+        all.iter().map(|verdict| format!("{}: {}", verdict.word, verdict.sentence)).collect()
+    }
+
+    #[test]
+    fn without_trouble_it_is_ok_and_says_what_is_on_its_way() {
+        let mut status = sample();
+        assert_eq!(lines(&status), ["OK: 2 lanes, no trouble; 400 records are on their way"]);
+        status.lanes.truncate(1);
+        status.lanes[0].queued = 0;
+        assert_eq!(lines(&status), ["OK: 1 lane, no trouble; nothing waits"]);
+    }
+
+    #[test]
+    fn notes_do_not_take_the_first_line_from_ok() {
+        let mut status = sample();
+        status.lanes[0].dead_lettered = 1;
+        status.agent.durability = "relaxed".to_owned();
+        let lines = lines(&status);
+        assert!(lines[0].starts_with("OK: "), "{lines:?}");
+        assert_eq!(
+            lines[1],
+            "QUARANTINED: 1 record of lane sensors/telemetry/archive in the dead letters"
+        );
+        assert!(lines[2].starts_with("RELAXED: "), "{lines:?}");
+    }
+
+    #[test]
+    fn what_needs_somebody_comes_before_what_heals_by_itself() {
+        let mut status = sample();
+        let trouble = |cause: &str| {
+            Some(Trouble {
+                cause: cause.to_owned(),
+                reason: "seen".to_owned(),
+                since: "2023-11-14T22:14:20.000Z".to_owned(),
+            })
+        };
+        status.lanes[0].trouble = trouble("unreachable");
+        status.lanes[1].trouble = trouble("conflict");
+        status.sources[0].trouble = trouble("failed");
+        status.not_ready = vec![
+            "source sensors: seen".to_owned(),
+            "lane gw/sensors/telemetry/cloud: conflict: seen".to_owned(),
+            "agent: it is stopping".to_owned(),
+        ];
+        let words: Vec<_> = verdicts(&status, now()).into_iter().map(|v| v.word).collect();
+        assert_eq!(words, ["BLOCKED", "FAILED", "DELAYED", "NOT READY"]);
+        assert_eq!(
+            lines(&status)[0],
+            "BLOCKED: 200 records wait in front of lane sensors/telemetry/cloud for 2 min 5 s: the destination \
+             holds other content under an identity of ours (seen); nothing is overwritten: see what wrote it, and \
+             move it away"
+        );
+    }
+
+    #[test]
+    fn every_cause_of_a_lane_has_its_own_sentence() {
+        let mut status = sample();
+        let mut seen = std::collections::BTreeSet::new();
+        for cause in ["unreachable", "retryable", "rejected", "conflict", "plugin", "journal"] {
+            status.lanes[0].trouble = Some(Trouble {
+                cause: cause.to_owned(),
+                reason: "seen".to_owned(),
+                since: "no time".to_owned(),
+            });
+            let line = lines(&status).remove(0);
+            assert!(line.contains("for an unknown time"), "{line}");
+            assert!(seen.insert(line));
+        }
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        let all = [0, 999, 1000, 12_345, 1_234_567].map(grouped);
+        assert_eq!(all, ["0", "999", "1,000", "12,345", "1,234,567"]);
+    }
+}
