@@ -118,3 +118,66 @@ where
         Err(_) => tracing::debug!("Admin connection took too long"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn routes() -> Router {
+        routes::local(std::sync::Arc::new(super::super::tests::status))
+    }
+
+    /// Serves one connection in virtual time; gives how long it lived.
+    async fn life_of(server: tokio::io::DuplexStream) -> Duration {
+        let begun = Instant::now();
+        answer(server, routes()).await;
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_says_nothing_is_cut_off() {
+        let (mut client, server) = tokio::io::duplex(4096);
+        assert!(life_of(server).await <= Duration::from_millis(ADMIN_REQUEST_MS_MAX));
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_ends_its_head_is_cut_off() {
+        let (mut client, server) = tokio::io::duplex(64);
+        let dribble = async {
+            let line = b"GET /status HTTP/1.1\r\nX-Slow: ";
+            client.write_all(line).await.unwrap();
+            while client.write_all(b"x").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        };
+        let (life, ()) = tokio::join!(life_of(server), dribble);
+        assert!(life <= Duration::from_millis(ADMIN_REQUEST_MS_MAX), "{life:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_its_answer_is_cut_off() {
+        let (mut client, server) = tokio::io::duplex(64);
+        let ask = async {
+            client.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            client
+        };
+        let (life, _client) = tokio::join!(life_of(server), ask);
+        assert_eq!(life, Duration::from_millis(ADMIN_REQUEST_MS_MAX));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_is_too_large_is_refused() {
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let head = format!("GET /status HTTP/1.1\r\nX: {}", "x".repeat(2 * ADMIN_HEAD_BYTES_MAX));
+        client.write_all(head.as_bytes()).await.unwrap();
+        assert!(life_of(server).await < Duration::from_secs(1));
+        let mut told = String::new();
+        client.read_to_string(&mut told).await.unwrap();
+        assert!(told.starts_with("HTTP/1.1 431 "), "{told}");
+    }
+}

@@ -3,6 +3,7 @@
 //! Data goes to standard output, everything else to standard error. A command returns how the process ends or an error; errors
 //! are printed in one place, [`report`].
 
+pub mod completions;
 mod exit;
 pub mod check;
 pub mod config;
@@ -56,6 +57,7 @@ enum Command {
     Status(status::Args),
     /// Work with a plugin's file
     Plugin(plugin::Args),
+    Completions(completions::Args),
     Version(version::Args),
 }
 
@@ -82,6 +84,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Status(args) => status::run(args)?,
         Command::Plugin(args) => plugin::run(args)?,
+        Command::Completions(args) => completions::run(args)?,
         Command::Version(args) => version::run(args)?,
     }
     Ok(ExitCode::Done)
