@@ -1,7 +1,5 @@
 //! `waystation completions`: what a shell needs to complete our commands.
 
-use std::io::Write as _;
-
 use clap::CommandFactory as _;
 
 use super::Cli;
@@ -23,8 +21,7 @@ pub struct Args {
 /// When standard output cannot be written.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     // Through memory: the generator panics where it cannot write.
-    std::io::stdout().lock().write_all(&script(args.shell))?;
-    Ok(())
+    super::print(&script(args.shell))
 }
 
 fn script(shell: clap_complete::Shell) -> Vec<u8> {

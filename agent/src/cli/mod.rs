@@ -1,7 +1,7 @@
 //! The command line: one file per command, with its `Args` and its `run`.
 //!
 //! Data goes to standard output, everything else to standard error. A command returns how the process ends or an error; errors
-//! are printed in one place, [`report`].
+//! are printed in one place, `report.rs`.
 
 pub mod completions;
 mod exit;
@@ -13,8 +13,10 @@ pub mod status;
 pub mod version;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use anyhow::Context as _;
 use clap::Parser as _;
 
 pub use exit::ExitCode;
@@ -88,6 +90,12 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Version(args) => version::run(args)?,
     }
     Ok(ExitCode::Done)
+}
+
+/// Writes data to standard output, to its end: what is left to the end of the process could fail without a word.
+fn print(data: &[u8]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(data).and_then(|()| out.flush()).context("cannot write to standard output")
 }
 
 #[cfg(test)]

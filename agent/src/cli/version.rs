@@ -1,7 +1,5 @@
 //! `waystation version`: what this binary is made of.
 
-use std::io::Write as _;
-
 use serde_json::json;
 
 use crate::{journal, plugin};
@@ -19,8 +17,7 @@ pub struct Args {
 /// # Errors
 /// When standard output cannot be written.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    std::io::stdout().lock().write_all(text(args.json).as_bytes())?;
-    Ok(())
+    super::print(text(args.json).as_bytes())
 }
 
 fn text(json: bool) -> String {

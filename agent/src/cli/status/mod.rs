@@ -5,7 +5,7 @@ mod page;
 mod socket;
 mod verdict;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -58,16 +58,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         None => socket::candidates(args.config.as_deref())?,
     };
     let answer = ask::first_answer(&sockets)?;
-    let mut out = std::io::stdout().lock();
     if args.json {
-        out.write_all(&answer)?;
-        out.write_all(b"\n")?;
-        return Ok(());
+        return super::print(&[&answer[..], b"\n"].concat());
     }
     let status = read(&answer)?;
-    let coloured = out.is_terminal();
-    out.write_all(page::page(&status, SystemClock.now(), coloured).as_bytes())?;
-    Ok(())
+    let coloured = std::io::stdout().is_terminal();
+    super::print(page::page(&status, SystemClock.now(), coloured).as_bytes())
 }
 
 fn read(answer: &[u8]) -> anyhow::Result<StatusView> {
