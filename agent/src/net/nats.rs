@@ -1,8 +1,8 @@
 //! One connection to a NATS server or cluster, which is never given up.
 //!
 //! The client reconnects for ever, with jitter, and reads the credentials again before every try, so that a rotated file
-//! counts. What it sees is kept in [`LinkState`]; nothing is logged here beyond changes of state. Server addresses may carry
-//! a password and are never shown.
+//! counts. What it sees is kept in [`LinkState`]; nothing is logged here beyond changes of state. Secrets do not stand
+//! in addresses; yet one that cannot be parsed is not shown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,8 +58,7 @@ pub struct NatsLink {
 }
 
 impl NatsLink {
-    /// Starts connecting and returns at once, also when no server is there. Without credentials, a user and password (or a
-    /// token) in an address are used.
+    /// Starts connecting and returns at once, also when no server is there.
     ///
     /// # Errors
     /// When an address or the options make no sense. A server that is down is no error.
@@ -88,7 +87,7 @@ impl NatsLink {
                     read.await.map_err(AuthError::new)?
                 }
             }),
-            None => with_user_of(&addresses),
+            None => ConnectOptions::new(),
         };
         let client = options
             .name(name)
@@ -133,20 +132,6 @@ impl NatsLink {
             return state.clone();
         }
         self.state.borrow().clone()
-    }
-}
-
-/// The client does not take user and password out of an address; those of the first that has them are used for all.
-fn with_user_of(addresses: &[ServerAddr]) -> ConnectOptions {
-    let options = ConnectOptions::new();
-    let with_user =
-        addresses.iter().find_map(|address| Some((address.username()?, address.password())));
-    match with_user {
-        Some((user, Some(password))) => {
-            options.user_and_password(user.to_owned(), password.to_owned())
-        }
-        Some((token, None)) => options.token(token.to_owned()),
-        None => options,
     }
 }
 

@@ -93,5 +93,6 @@ fn check_path(text: &str) -> Result<(), Complaint> {
         let message = "file names must not begin with \".\" and end with \".part\"";
         return Err(Complaint::new(message).hint("files that are not complete are named so"));
     }
-    Ok(())
+    // What the sink itself will say, so that no batch is ever without a name.
+    super::parse_path_template(text).map(drop).map_err(Complaint::new)
 }

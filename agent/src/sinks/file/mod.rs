@@ -25,7 +25,7 @@ use rustix::fs::{Access, AtFlags};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
-pub use name::{PATH_FIELDS, parse_path_template};
+pub use name::parse_path_template;
 
 use self::config::FileSinkConfig;
 use self::folder::{Failed, Synced};

@@ -4,25 +4,17 @@
 //! names in one path component, that character is written `%2D` or `%5F` inside the first of them (`a-b` and `c` against `a`
 //! and `b-c`). All other values are names, hex digits or numbers, so nothing that leaves the root can come from them.
 
+use std::borrow::Cow;
 use std::path::{Component, Path};
 
+use sha2::{Digest as _, Sha256};
+
+use super::config::PLACEHOLDERS;
 use crate::record::batch::BatchFacts;
 use crate::record::template::{Piece, Template};
 use crate::record::time::day_and_hour;
 
-/// The fields of `path`. The first four are component names, of variable length; the others have a fixed width.
-pub const PATH_FIELDS: &[&str] = &[
-    "agent",
-    "source",
-    "pipeline",
-    "sink",
-    "epoch",
-    "batch",
-    "first_seq",
-    "last_seq",
-    "date",
-    "hour",
-];
+/// The first fields are component names, of variable length; the others have a fixed width.
 const NAMES: usize = 4;
 
 /// Longest path component: what file systems take, less the dot and `.part` of the temporary.
@@ -33,8 +25,8 @@ const COMPONENT_BYTES_MAX: usize = 255 - ".".len() - ".part".len();
 /// # Errors
 /// Says what is wrong: an unknown field, a way out of the root, or fields whose values could not be told apart.
 pub fn parse_path_template(text: &str) -> Result<Template, String> {
-    let template = Template::parse(text, PATH_FIELDS).map_err(|error| error.to_string())?;
-    let filled: Vec<&str> = PATH_FIELDS.iter().map(|_| "x").collect();
+    let template = Template::parse(text, PLACEHOLDERS).map_err(|error| error.to_string())?;
+    let filled: Vec<&str> = PLACEHOLDERS.iter().map(|_| "x").collect();
     check_relative(&template.render(&filled))?;
     separators(&template)?;
     Ok(template)
@@ -43,7 +35,7 @@ pub fn parse_path_template(text: &str) -> Result<Template, String> {
 /// The file's name below the root.
 ///
 /// # Errors
-/// When a component is longer than a file system takes.
+/// When the template is none, which its check in the config has kept from happening.
 pub(super) fn render(template: &Template, facts: &BatchFacts) -> Result<String, String> {
     let place = &facts.place;
     let (date, hour) = day_and_hour(facts.sealed_at);
@@ -68,8 +60,25 @@ pub(super) fn render(template: &Template, facts: &BatchFacts) -> Result<String, 
         }
         None => out.push_str(&values[field]),
     });
+    let name = name.split('/').map(shortened).collect::<Vec<_>>().join("/");
     check_relative(&name)?;
     Ok(name)
+}
+
+/// A path component that file systems take: what is too long keeps its beginning and what stands from its first dot on; a
+/// hash of the whole keeps it apart from others.
+fn shortened(component: &str) -> Cow<'_, str> {
+    if component.len() <= COMPONENT_BYTES_MAX {
+        return Cow::Borrowed(component);
+    }
+    let dot = component.find('.').unwrap_or(component.len());
+    let (stem, extension) = component.split_at(dot);
+    let digest = Sha256::digest(component);
+    let (hash, _) = digest.split_at(8);
+    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let room = COMPONENT_BYTES_MAX.saturating_sub(extension.len() + "~".len() + hash.len());
+    let (beginning, _) = stem.split_at(stem.floor_char_boundary(room));
+    Cow::Owned(format!("{beginning}~{hash}{extension}"))
 }
 
 /// Checks that a name stays below the root and can be a file's.
@@ -114,7 +123,7 @@ fn separators(template: &Template) -> Result<Vec<Option<char>>, String> {
 }
 
 fn inseparable(field: usize) -> String {
-    let field = PATH_FIELDS[field];
+    let field = PLACEHOLDERS[field];
     format!(
         "\"{{{field}}}\" needs a \"/\", \".\", \"-\" or \"_\" behind it to be told from what follows"
     )
@@ -169,7 +178,16 @@ mod tests {
         }
         let long = "x".repeat(COMPONENT_BYTES_MAX + 1);
         assert!(parse_path_template(&long).is_err());
-        let template = parse_path_template(&format!("{}{{batch}}", "x".repeat(240))).unwrap();
-        assert!(render(&template, &facts(7, 3)).is_err());
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_for_a_file_system_is_shortened_and_stays_apart() {
+        let template = format!("a/{}-{{batch}}-{{first_seq}}.ndjson.zst", "ü".repeat(110));
+        let template = parse_path_template(&template).unwrap();
+        let one = render(&template, &facts(7, 3)).unwrap();
+        let other = render(&template, &facts(8, 3)).unwrap();
+        assert_ne!(one, other);
+        assert!(one.len() <= "a/".len() + COMPONENT_BYTES_MAX, "{one}");
+        assert!(one.starts_with("a/ü") && one.ends_with(".ndjson.zst"), "{one}");
     }
 }

@@ -19,7 +19,7 @@ pub fn parse_subject_template(text: &str) -> Result<Template, String> {
     for piece in template.pieces() {
         if let Piece::Text(text) = piece
             && let Some(bad) =
-                text.chars().find(|c| c.is_whitespace() || c.is_control() || "*>%".contains(*c))
+                text.chars().find(|c| c.is_whitespace() || c.is_control() || "*>".contains(*c))
         {
             return Err(format!("a subject cannot hold {bad:?}"));
         }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn templates_that_make_no_subject_are_refused() {
-        for bad in ["", "a..b", ".a", "a.", "a b", "a.*", "a.>", "{x}", "a\n", "{subject}.%"] {
+        for bad in ["", "a..b", ".a", "a.", "a b", "a.*", "a.>", "{x}", "a\n"] {
             assert!(parse_subject_template(bad).is_err(), "{bad:?}");
         }
     }
