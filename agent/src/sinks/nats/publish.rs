@@ -209,6 +209,7 @@ impl<'a> Publisher<'a> {
 /// There is no session, or another one than before.
 pub(super) fn lost(state: &LinkState) -> SinkError {
     let why = match &state.last_error {
+        _ if state.connected => "the connection to NATS was lost in between".to_owned(),
         Some(error) => format!("not connected to NATS: {error}"),
         None => "not connected to NATS".to_owned(),
     };
