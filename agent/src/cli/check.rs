@@ -3,11 +3,9 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use super::ExitCode;
 use crate::config;
 use crate::settings::Problems;
-
-/// Exit code when the config cannot be used.
-pub const EXIT_CONFIG: u8 = 78;
 
 /// Check the config and the plugins it names, without any side effect.
 #[derive(Debug, clap::Args)]
@@ -27,21 +25,24 @@ pub struct CheckArgs {
 ///
 /// # Errors
 /// When standard output or standard error cannot be written.
-pub fn run(args: &CheckArgs, inspect_plugin: config::InspectPlugin<'_>) -> anyhow::Result<u8> {
+pub fn run(
+    args: &CheckArgs,
+    inspect_plugin: config::InspectPlugin<'_>,
+) -> anyhow::Result<ExitCode> {
     let loaded = match config::load(&args.config, &config::process_environment, inspect_plugin) {
         Ok(loaded) => loaded,
         Err(problems) => {
             print_problems(&problems, args.json)?;
-            return Ok(EXIT_CONFIG);
+            return Ok(ExitCode::Config);
         }
     };
     print_problems(&loaded.warnings, args.json)?;
     if args.deny_warnings && !loaded.warnings.is_empty() {
-        return Ok(EXIT_CONFIG);
+        return Ok(ExitCode::Config);
     }
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", summary(&args.config, &loaded, args.json))?;
-    Ok(0)
+    Ok(ExitCode::Done)
 }
 
 /// Prints problems to standard error, for people or one JSON object a line.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::check::{EXIT_CONFIG, print_problems};
+use super::ExitCode;
+use super::check::print_problems;
 use crate::config;
 use crate::settings::{Entry, Origin};
 
@@ -43,7 +44,7 @@ pub struct ShowArgs {
 ///
 /// # Errors
 /// When standard output or standard error cannot be written.
-pub fn run(args: &ConfigArgs) -> anyhow::Result<u8> {
+pub fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
     let ConfigCommand::Show(args) = &args.command;
     // What a plugin file is like does not change what the config says.
     let loaded = config::load(&args.config, &config::process_environment, &|_| Ok(()));
@@ -52,10 +53,10 @@ pub fn run(args: &ConfigArgs) -> anyhow::Result<u8> {
         Err(problems) => (problems, None),
     };
     print_problems(&problems, args.json)?;
-    let Some(listing) = listing else { return Ok(EXIT_CONFIG) };
+    let Some(listing) = listing else { return Ok(ExitCode::Config) };
     let shown = show(&listing, &args.config, args.effective, args.json);
     std::io::stdout().lock().write_all(shown.as_bytes())?;
-    Ok(0)
+    Ok(ExitCode::Done)
 }
 
 /// The listing as TOML with comments, or as JSON, one object a line.

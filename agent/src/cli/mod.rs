@@ -3,27 +3,27 @@
 //! Data goes to standard output, everything else to standard error. A command returns how the process ends or an error; errors
 //! are printed in one place, `report.rs`.
 
-pub mod completions;
-mod exit;
 pub mod check;
+pub mod completions;
 pub mod config;
+mod exit;
 pub mod plugin;
 mod report;
+pub mod run;
+mod signals;
 pub mod status;
 pub mod version;
 
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use anyhow::Context as _;
 use clap::Parser as _;
 
 pub use exit::ExitCode;
 pub use report::Failure;
-
-/// Where the config is unless `-c` says otherwise.
-pub const CONFIG_PATH_DEFAULT: &str = "/etc/waystation/waystation.toml";
 
 /// Takes records in where they arise, keeps them safe, and delivers them when the link allows
 ///
@@ -56,6 +56,9 @@ pub struct Cli {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Run(run::RunArgs),
+    Check(check::CheckArgs),
+    Config(config::ConfigArgs),
     Status(status::Args),
     /// Work with a plugin's file
     Plugin(plugin::Args),
@@ -84,12 +87,20 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Run(args) => return run::run(args),
+        Command::Check(args) => return check::run(args, &inspect_plugin),
+        Command::Config(args) => return config::run(args),
         Command::Status(args) => status::run(args)?,
         Command::Plugin(args) => plugin::run(args)?,
         Command::Completions(args) => completions::run(args)?,
         Command::Version(args) => version::run(args)?,
     }
     Ok(ExitCode::Done)
+}
+
+/// Looks at a component's file as a start would, but compiles nothing.
+fn inspect_plugin(path: &Path) -> Result<(), Vec<String>> {
+    crate::plugin::inspect(path).map(drop)
 }
 
 /// Writes data to standard output, to its end: what is left to the end of the process could fail without a word.

@@ -8,7 +8,15 @@
     reason = "helpers of tests stand outside of what clippy takes for tests"
 )]
 
+/// Bad input on the command line.
+mod cli;
 /// The corpus of configs, and what is said about each.
 mod config;
+/// SIGKILL at random moments.
+mod crash;
+/// Whole pipelines through the real binary.
+mod pipeline;
+/// An agent process, a nats-server, input and output.
+mod support;
 /// What clippy cannot see: import order, file length, leftovers, examples that parse.
 mod tidy;

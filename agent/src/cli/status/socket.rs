@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
-use super::super::{CONFIG_PATH_DEFAULT, ExitCode, Failure};
+use super::super::{ExitCode, Failure};
+use crate::config::PATH_DEFAULT;
 use crate::limits::CONFIG_BYTES_MAX;
 
 /// The data directory that a config has when it does not say.
@@ -21,7 +22,7 @@ const SERVICE_SOCKET: &str = "/run/waystation/admin.sock";
 
 /// Paths to try, in this order. Without a file named, those of the installed service.
 pub(super) fn candidates(config: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
-    let path = config.unwrap_or(Path::new(CONFIG_PATH_DEFAULT));
+    let path = config.unwrap_or(Path::new(PATH_DEFAULT));
     let text = match read_bounded(path) {
         Ok(text) => text,
         // Nobody named it, and the agent may run on another one: what it would have by default is worth trying.
@@ -36,7 +37,7 @@ pub(super) fn candidates(config: Option<&Path>) -> Result<Vec<PathBuf>, Failure>
     };
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let base = absolute.parent().unwrap_or(Path::new("/"));
-    Ok(in_config(&text, base, absolute == Path::new(CONFIG_PATH_DEFAULT)))
+    Ok(in_config(&text, base, absolute == Path::new(PATH_DEFAULT)))
 }
 
 fn in_config(text: &str, base: &Path, of_the_service: bool) -> Vec<PathBuf> {

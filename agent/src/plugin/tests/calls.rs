@@ -199,7 +199,6 @@ fn what_goes_wrong_in_init_is_said_as_such() {
 }
 
 #[test]
-#[ignore = "takes the ten seconds that an init may take"]
 fn a_guest_that_spins_in_init_is_stopped() {
     let host = TestHost::new();
     let plugin = host.guest(r#"{"do":"init_spin"}"#);

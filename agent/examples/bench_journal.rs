@@ -1,0 +1,263 @@
+//! Measures the journal against a raw log with the same framing and sync: `cargo xtask bench journal`.
+//!
+//! Every figure is the median of five rounds, and the rounds of the journal and of the raw log take turns, so that a noisy
+//! machine disturbs both. JSON on standard output, a table on standard error.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    clippy::cast_precision_loss,
+    reason = "a measuring program: it stops at the first failure, prints, and reads the clock itself"
+)]
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use waystation::clock::{SystemClock, Timestamp};
+use waystation::journal::config::JournalConfig;
+use waystation::journal::{Append, Appender, Journal, JournalOptions, LaneSpec};
+use waystation::limits::CHUNK_BYTES_MAX;
+use waystation::record::Headers;
+use waystation::record::codec::FrameBuffer;
+use waystation::record::id::Seq;
+use waystation::tasks::TaskGroup;
+
+const ROUNDS: usize = 5;
+const LARGE_COMMITS: usize = 120;
+const PRODUCERS: usize = 64;
+
+fn main() {
+    let directory = std::env::args().nth(1).unwrap_or_else(|| "target/bench".to_owned());
+    std::fs::create_dir_all(&directory).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let figures = runtime.block_on(measure(Path::new(&directory)));
+    eprintln!("{:<46} {:>12}  {}", "journal", "measured", "bar");
+    for (name, value, bar) in &figures {
+        eprintln!("{name:<46} {value:>12.2}  {bar}");
+    }
+    let figures: serde_json::Map<_, _> =
+        figures.into_iter().map(|(name, value, _)| (name.to_owned(), value.into())).collect();
+    println!("{}", serde_json::Value::Object(figures));
+}
+
+type Figure = (&'static str, f64, &'static str);
+
+async fn measure(directory: &Path) -> Vec<Figure> {
+    let (mut raw, mut large, mut waiting, mut syncs, mut alone, mut read) =
+        (vec![], vec![], vec![], vec![], vec![], vec![]);
+    let (mut small_bytes, mut large_bytes) = (vec![], vec![]);
+    for round in 0..ROUNDS {
+        let place = tempfile::tempdir_in(directory).unwrap();
+        let block = frames(round as u64, CHUNK_BYTES_MAX - 400);
+        raw.push(raw_log(&place.path().join("raw"), &block));
+        syncs.push(raw_syncs(&place.path().join("syncs")));
+        let (rate, written) = large_commits(&place.path().join("large"), &block).await;
+        large.push(rate);
+        large_bytes.push(written);
+        small_bytes.push(one_record_commits(&place.path().join("small")).await);
+        waiting.push(producers(&place.path().join("waiting")).await);
+        alone.push(one_producer(&place.path().join("alone")).await);
+        read.push(reading(&place.path().join("reading"), &block).await);
+    }
+    let ratios: Vec<f64> = large.iter().zip(&raw).map(|(ours, raw)| ours / raw).collect();
+    let shared: Vec<f64> = waiting.iter().zip(&syncs).map(|(ours, raw)| ours / raw).collect();
+    vec![
+        ("raw log, 256 KiB writes, MB/s", median(raw) / 1e6, ""),
+        ("journal, 256 KiB commits, MB/s", median(large) / 1e6, ""),
+        ("256 KiB commits against the raw log", median(ratios), ">= 0.80, never under 0.5"),
+        ("written per stored byte at 256 KiB", median(large_bytes), "<= 2.3"),
+        ("raw syncs a second", median(syncs), ""),
+        ("64 waiting producers, records/s", median(waiting), ">= 15000 where >= 250 syncs/s"),
+        ("64 waiting producers against raw syncs", median(shared), ">= 40"),
+        ("one producer that does not wait, records/s", median(alone), ">= 100000"),
+        ("written for a one-record commit, KB", median(small_bytes) / 1e3, "<= 12"),
+        ("reading compressed, warm, records/s", median(read), ">= 1000000"),
+    ]
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Readings that compress like those of real sensors do, up to this many bytes.
+fn frames(seed: u64, bytes: usize) -> FrameBuffer {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut frames = FrameBuffer::with_capacity(CHUNK_BYTES_MAX);
+    while frames.len() < bytes {
+        push(&mut frames, &mut random);
+    }
+    frames
+}
+
+fn push(frames: &mut FrameBuffer, random: &mut fastrand::Rng) {
+    let payload = format!(
+        r#"{{"seq":{},"ts":"2026-01-01T00:00:17Z","site":"plant-7","device":"press-{:02}","sensor":"temp-2","status":"ok","temperature_c":{:.2},"humidity":{:.1},"pressure_hpa":1013.2,"vibration_mm_s":0.82,"battery_v":3.61,"fw":"2.4.1"}}"#,
+        random.u32(..),
+        random.u32(..40),
+        random.f64() * 40.0,
+        random.f64() * 100.0
+    );
+    frames.push_new(Timestamp(0), "sensors.press", Headers::default(), payload.as_bytes());
+}
+
+/// Bytes a second, of frames, into a file that is synced after each block.
+fn raw_log(path: &Path, block: &FrameBuffer) -> f64 {
+    let mut file = File::create(path).unwrap();
+    let mut zstd = zstd::bulk::Compressor::new(1).unwrap();
+    let begun = Instant::now();
+    for _ in 0..LARGE_COMMITS {
+        let mut row = zstd.compress(block.bytes()).unwrap();
+        let crc = crc32c::crc32c(&row);
+        row.extend_from_slice(&crc.to_le_bytes());
+        file.write_all(&row).unwrap();
+        file.sync_data().unwrap();
+    }
+    (LARGE_COMMITS * block.len()) as f64 / begun.elapsed().as_secs_f64()
+}
+
+fn raw_syncs(path: &Path) -> f64 {
+    let mut file = File::create(path).unwrap();
+    let begun = Instant::now();
+    let mut count = 0.0;
+    while begun.elapsed() < Duration::from_millis(500) {
+        file.write_all(&[1; 4096]).unwrap();
+        file.sync_data().unwrap();
+        count += 1.0;
+    }
+    count / begun.elapsed().as_secs_f64()
+}
+
+async fn open(directory: &Path) -> (Journal, Appender) {
+    let options = JournalOptions {
+        directory: directory.to_owned(),
+        config: JournalConfig::default(),
+        agent: None,
+        host: "bench".parse().unwrap(),
+        clock: Arc::new(SystemClock),
+    };
+    let (journal, _) = Journal::open(&options).unwrap();
+    let appender = journal.appender(&"s".parse().unwrap()).await.unwrap();
+    (journal, appender)
+}
+
+/// Bytes that reached the block layer for this process.
+fn written_bytes() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/io").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
+    line.parse().unwrap()
+}
+
+async fn large_commits(directory: &Path, block: &FrameBuffer) -> (f64, f64) {
+    let (journal, appender) = open(directory).await;
+    let before = written_bytes();
+    let begun = Instant::now();
+    for _ in 0..LARGE_COMMITS {
+        let append = Append { frames: block.clone(), ..Append::default() };
+        appender.append(append).await.unwrap();
+    }
+    let elapsed = begun.elapsed().as_secs_f64();
+    let written = written_bytes() - before;
+    journal.close().await.unwrap();
+    let stored = std::fs::metadata(directory.join("journal.db")).unwrap().len() as f64;
+    ((LARGE_COMMITS * block.len()) as f64 / elapsed, written / stored)
+}
+
+async fn one_record_commits(directory: &Path) -> f64 {
+    const COMMITS: usize = 200;
+    let (journal, appender) = open(directory).await;
+    let mut random = fastrand::Rng::with_seed(1);
+    let before = written_bytes();
+    for _ in 0..COMMITS {
+        let mut append = Append::default();
+        push(&mut append.frames, &mut random);
+        appender.append(append).await.unwrap();
+    }
+    let written = written_bytes() - before;
+    journal.close().await.unwrap();
+    written / COMMITS as f64
+}
+
+async fn producers(directory: &Path) -> f64 {
+    const RECORDS: usize = 200;
+    let (journal, appender) = open(directory).await;
+    let appender = Arc::new(appender);
+    let begun = Instant::now();
+    let mut group = TaskGroup::default();
+    for producer in 0..PRODUCERS {
+        let appender = Arc::clone(&appender);
+        group.spawn("producer", tracing::Span::none(), async move {
+            let mut random = fastrand::Rng::with_seed(producer as u64);
+            for _ in 0..RECORDS {
+                let mut append = Append::default();
+                push(&mut append.frames, &mut random);
+                appender.append(append).await.unwrap();
+            }
+        });
+    }
+    while group.next_ended().await.is_some() {}
+    let rate = (PRODUCERS * RECORDS) as f64 / begun.elapsed().as_secs_f64();
+    journal.close().await.unwrap();
+    rate
+}
+
+/// One record an append, handed over one after the other without waiting.
+async fn one_producer(directory: &Path) -> f64 {
+    const RECORDS: usize = 100_000;
+    let (journal, appender) = open(directory).await;
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut one = FrameBuffer::default();
+    push(&mut one, &mut random);
+    let begun = Instant::now();
+    let mut last = None;
+    for _ in 0..RECORDS {
+        let append = Append { frames: one.clone(), ..Append::default() };
+        last = Some(appender.submit(append).await.unwrap());
+    }
+    last.unwrap().durable().await.unwrap();
+    let rate = RECORDS as f64 / begun.elapsed().as_secs_f64();
+    journal.close().await.unwrap();
+    rate
+}
+
+async fn reading(directory: &Path, block: &FrameBuffer) -> f64 {
+    let (journal, appender) = open(directory).await;
+    for _ in 0..LARGE_COMMITS {
+        let append = Append { frames: block.clone(), ..Append::default() };
+        drop(appender.submit(append).await.unwrap());
+    }
+    appender.append(Append { frames: frames(1, 1), ..Append::default() }).await.unwrap();
+    let spec = LaneSpec {
+        agent: "bench".parse().unwrap(),
+        source: "s".parse().unwrap(),
+        pipeline: "p".parse().unwrap(),
+        sink: "k".parse().unwrap(),
+        start_now: false,
+    };
+    let (lane, _) = journal.lane(spec).await.unwrap();
+    let head = lane.head().borrow().seq;
+    let reader = lane.clone();
+    let read = tokio::task::spawn_blocking(move || {
+        let mut rate = 0.0;
+        // The second pass is the warm one.
+        for _ in 0..2 {
+            let begun = Instant::now();
+            let (mut next, mut records) = (Seq(1), 0);
+            while next < head {
+                for block in reader.read(next).unwrap() {
+                    records += block.records().map(|record| record.unwrap()).count();
+                    next = block.first_seq.plus(u64::from(block.count));
+                }
+            }
+            rate = records as f64 / begun.elapsed().as_secs_f64();
+        }
+        rate
+    });
+    let rate = read.await.unwrap();
+    journal.close().await.unwrap();
+    rate
+}
