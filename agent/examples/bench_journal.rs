@@ -145,23 +145,28 @@ async fn open(directory: &Path) -> (Journal, Appender) {
     (journal, appender)
 }
 
-/// Bytes that reached the block layer for this process.
-fn written_bytes() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/io").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
-    line.parse().unwrap()
+/// Bytes written to the block device that the directory lies on, by anybody: run it on a machine that does little else. What
+/// the kernel counts for a process alone is too much where file systems use large folios.
+fn written_bytes(directory: &Path) -> f64 {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let device = std::fs::metadata(directory).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).unwrap();
+    let sectors: f64 = text.split_whitespace().nth(6).unwrap().parse().unwrap();
+    sectors * 512.0
 }
 
 async fn large_commits(directory: &Path, block: &FrameBuffer) -> (f64, f64) {
     let (journal, appender) = open(directory).await;
-    let before = written_bytes();
+    let before = written_bytes(directory);
     let begun = Instant::now();
     for _ in 0..LARGE_COMMITS {
         let append = Append { frames: block.clone(), ..Append::default() };
         appender.append(append).await.unwrap();
     }
     let elapsed = begun.elapsed().as_secs_f64();
-    let written = written_bytes() - before;
+    let written = written_bytes(directory) - before;
     journal.close().await.unwrap();
     let stored = std::fs::metadata(directory.join("journal.db")).unwrap().len() as f64;
     ((LARGE_COMMITS * block.len()) as f64 / elapsed, written / stored)
@@ -171,13 +176,13 @@ async fn one_record_commits(directory: &Path) -> f64 {
     const COMMITS: usize = 200;
     let (journal, appender) = open(directory).await;
     let mut random = fastrand::Rng::with_seed(1);
-    let before = written_bytes();
+    let before = written_bytes(directory);
     for _ in 0..COMMITS {
         let mut append = Append::default();
         push(&mut append.frames, &mut random);
         appender.append(append).await.unwrap();
     }
-    let written = written_bytes() - before;
+    let written = written_bytes(directory) - before;
     journal.close().await.unwrap();
     written / COMMITS as f64
 }

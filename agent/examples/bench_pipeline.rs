@@ -26,6 +26,7 @@ const RECORDS_DEFAULT: u64 = 1_000_000;
 const ROUNDS: usize = 3;
 
 fn main() {
+    waystation::memory::bound_arenas();
     let arguments: Vec<_> = std::env::args().collect();
     match arguments.get(1).map(String::as_str) {
         Some("plugin") => compile(&arguments),

@@ -8,6 +8,7 @@ pub mod backoff;
 pub mod clock;
 pub mod error_chain;
 pub mod limits;
+pub mod memory;
 pub mod secret;
 pub mod tasks;
 pub mod units;
