@@ -15,7 +15,7 @@ use crate::config::{self, Config};
 use crate::error_chain::Chain;
 use crate::limits::{ASYNC_THREADS_MAX, BLOCKING_THREADS_MAX};
 use crate::supervisor::status::Status;
-use crate::supervisor::{StartError, StartOptions, Supervisor};
+use crate::supervisor::{Handle, StartError, StartOptions, Supervisor};
 use crate::tasks::Shutdown;
 use crate::units::{human_duration, parse_duration};
 
@@ -100,34 +100,47 @@ async fn work(args: &RunArgs, config: Config, shutdown: &Shutdown) -> anyhow::Re
     let handle = supervisor.handle();
     let before = handle.status();
     let admin_shutdown = Shutdown::new();
-    let status = handle.clone();
-    let admin =
-        admin::serve(admin_options, Arc::new(move || status.status()), admin_shutdown.clone());
-    let mut admin = match admin {
-        Ok(admin) => admin,
-        Err(error) => {
-            // What was started is stopped as after any run; nothing was delivered that is not recorded.
-            shutdown.request();
-            supervisor.run(None, shutdown).await;
-            return Err(error).context("the admin server cannot be started");
-        }
-    };
+    let mut admin = serve_admin(admin_options, &handle, &admin_shutdown)?;
     if let Some(error) = admin.take_socket_error() {
         tracing::warn!(error = %Chain(&error), "Admin socket cannot be bound, status has to do without");
     }
     let end = supervisor.run(args.timeout, shutdown).await;
     admin_shutdown.request();
     admin.close();
-    tracing::info!(uptime = %human_duration(end.status.uptime), "Agent stopped");
+    let done = summary(&before, &end.status, clock.monotonic().since(begun), &end.undone);
+    tracing::info!(
+        uptime = %human_duration(end.status.uptime), records_in = %done["records_in"],
+        delivered = %done["delivered"], dropped = %done["dropped"],
+        dead_lettered = %done["dead_lettered"], "Agent stopped"
+    );
     for line in &end.undone {
         tracing::error!(what = line, "Left undone");
     }
     if args.json {
-        let elapsed = clock.monotonic().since(begun);
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{}", summary(&before, &end.status, elapsed, &end.undone))?;
+        writeln!(out, "{done}")?;
     }
     Ok(if end.undone.is_empty() { ExitCode::Done } else { ExitCode::Failed })
+}
+
+/// A port that is taken must not keep records from being taken: then there is the socket alone.
+fn serve_admin(
+    options: AdminOptions,
+    handle: &Handle,
+    shutdown: &Shutdown,
+) -> anyhow::Result<admin::Admin> {
+    let serve = |options| {
+        let handle = handle.clone();
+        admin::serve(options, Arc::new(move || handle.status()), shutdown.clone())
+    };
+    let socket = options.socket.clone();
+    match serve(options) {
+        Err(error @ admin::AdminError::Listen { .. }) => {
+            tracing::error!(error = %Chain(&error), "Admin address cannot be used, there is the socket alone");
+            Ok(serve(AdminOptions { socket, listen: None })?)
+        }
+        served => Ok(served?),
+    }
 }
 
 fn start_failed(error: StartError) -> anyhow::Result<ExitCode> {

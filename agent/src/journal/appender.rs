@@ -95,6 +95,7 @@ impl Appender {
             let (source_id, bytes_max) = (self.source.clone(), CHUNK_BYTES_MAX);
             return Err(AppendError::TooLarge { source_id, bytes, bytes_max });
         }
+        let letters: usize = append.letters.iter().map(|letter| letter.payload.len()).sum();
         let (sender, reply) = oneshot::channel();
         let operation = Operation::Append(AppendOperation {
             stream: self.stream,
@@ -105,7 +106,7 @@ impl Appender {
             reply: sender,
         });
         self.writer
-            .send(operation, bytes)
+            .send(operation, bytes + letters)
             .await
             .map_err(|source| AppendError::Journal { source_id: self.source.clone(), source })?;
         Ok(Pending { source: self.source.clone(), reply })

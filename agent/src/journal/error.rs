@@ -14,6 +14,9 @@ pub enum Disposition {
     Fatal,
 }
 
+/// `SQLITE_IOERR_SHMSIZE`, see <https://www.sqlite.org/rescode.html#ioerr_shmsize>.
+const IOERR_SHMSIZE: i32 = 4874;
+
 /// Why a chunk or part cannot be believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
@@ -212,6 +215,10 @@ impl JournalError {
         use rusqlite::ErrorCode;
 
         let path = path.to_owned();
+        if source.sqlite_error().is_some_and(|error| error.extended_code == IOERR_SHMSIZE) {
+            // The one I/O error that a full volume shows where SQLite grows its shared memory.
+            return Self::Full { path, source };
+        }
         match source.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Self::Full { path, source },
             Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {

@@ -264,6 +264,14 @@ impl Journal {
         self.writer.ask(|reply| Operation::PutCompiled { key, sha256, reply }).await
     }
 
+    /// Waits until the writer has ended, which it does by itself only when it breaks down.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again.
+    pub async fn writer_ended(&self) {
+        self.writer.closed().await;
+    }
+
     /// Commits what is queued, checkpoints, and closes the database without a WAL. Appenders and lanes that still exist are
     /// refused from now on.
     ///

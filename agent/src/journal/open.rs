@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use crate::record::id::{AgentId, Epoch};
 /// The database file in the data directory.
 pub(super) const DATABASE_NAME: &str = "journal.db";
 const LOCK_NAME: &str = "agent.lock";
+/// Payloads and dead letters are nobody else's to read.
+const DIRECTORY_MODE: u32 = 0o750;
 pub(super) const PAGE_BYTES: usize = 4096;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
@@ -64,7 +67,7 @@ pub(super) struct Opened {
 /// Makes the data directory where it is missing and takes it for this process.
 pub(super) fn lock_directory(directory: &Path) -> Result<DirectoryLock, JournalError> {
     let refused = |source| JournalError::DataDirectory { path: directory.to_owned(), source };
-    fs::create_dir_all(directory).map_err(refused)?;
+    make_directory(directory).map_err(refused)?;
     let mut file = File::options()
         .read(true)
         .write(true)
@@ -88,6 +91,19 @@ pub(super) fn lock_directory(directory: &Path) -> Result<DirectoryLock, JournalE
     file.rewind().map_err(refused)?;
     writeln!(file, "{}", std::process::id()).map_err(refused)?;
     Ok(DirectoryLock { _file: file })
+}
+
+/// Makes a directory with those above it, for our user and group only, and syncs where they stand: a power cut must not take
+/// the journal away with the directory's name.
+fn make_directory(directory: &Path) -> std::io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    make_directory(parent)?;
+    fs::DirBuilder::new().mode(DIRECTORY_MODE).create(directory)?;
+    File::open(parent)?.sync_all()
 }
 
 /// Opens or makes the database.
@@ -128,11 +144,10 @@ pub(super) fn open_database(
         schema::migrate(&mut connection, &path, found)?;
     }
     let (agent, epoch) = begin_epoch(&mut connection, &path, directory, agent, host)?;
-    wal::extend(&wal_path, WAL_EXTENT_BYTES).map_err(|source| JournalError::File {
-        path: wal_path,
-        doing: "extend",
-        source,
-    })?;
+    if let Err(error) = wal::extend(&wal_path, WAL_EXTENT_BYTES) {
+        // Commits cost more then, and nothing else.
+        tracing::warn!(path = %wal_path.display(), %error, "WAL cannot be extended in advance");
+    }
     Ok(Opened { connection, case, epoch, agent })
 }
 

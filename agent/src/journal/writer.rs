@@ -152,6 +152,11 @@ impl WriterHandle {
         self.queue.send(queued).await.map_err(|_| JournalError::Closed)
     }
 
+    /// Waits until the writer is gone.
+    pub(super) async fn closed(&self) {
+        self.queue.closed().await;
+    }
+
     /// Queues a small operation and waits for its answer, which comes after the commit.
     pub(super) async fn ask<T>(
         &self,

@@ -37,25 +37,40 @@ pub enum LaneError {
         /// Why.
         source: SinkError,
     },
-    /// What was sealed is not what is read back.
-    #[error("batch {batch} does not have the content that was sealed")]
-    Content {
-        /// The batch.
-        batch: BatchNumber,
-    },
+    /// The output of a run is larger than a batch may be; the range is run in smaller pieces.
+    #[error("the plugins made more of a batch than a batch may hold")]
+    OutputTooLarge,
+    /// The lane was asked to stop in the middle of a run, which has changed nothing.
+    #[error("the run was interrupted")]
+    Interrupted,
     /// The blocking half of the lane broke down: a fault of ours.
     #[error("the lane's run broke down: {0}")]
     Broken(String),
 }
 
 impl LaneError {
+    /// The word for why the lane holds, in status and metrics.
+    #[must_use]
+    pub fn cause(&self) -> &'static str {
+        match self {
+            Self::Parked { .. } | Self::Later { .. } | Self::OutputTooLarge => "plugin",
+            Self::Fix { .. } => "name",
+            Self::Journal(_) | Self::Codec(_) => "journal",
+            Self::Interrupted | Self::Broken(_) => "internal",
+        }
+    }
+
     /// Whether the same may work later without anybody's doing.
     #[must_use]
     pub fn disposition(&self) -> Disposition {
         match self {
             Self::Journal(error) => error.disposition(),
-            Self::Later { .. } | Self::Fix { .. } | Self::Broken(_) => Disposition::Retry,
-            Self::Codec(_) | Self::Parked { .. } | Self::Content { .. } => Disposition::Fatal,
+            Self::Later { .. }
+            | Self::Fix { .. }
+            | Self::OutputTooLarge
+            | Self::Interrupted
+            | Self::Broken(_) => Disposition::Retry,
+            Self::Codec(_) | Self::Parked { .. } => Disposition::Fatal,
         }
     }
 }

@@ -116,16 +116,14 @@ pub async fn run(
             }
             Err(error) => error,
         };
+        // One that was well until now begins with the shortest pause.
+        if status.state() == LaneState::Running {
+            failures = 0;
+        }
         failures += 1;
-        let cause = match &error {
-            LaneError::Parked { .. } | LaneError::Later { .. } => "plugin",
-            LaneError::Fix { .. } => "rejected",
-            _ => "journal",
-        };
+        let cause = error.cause();
         let reason = Chain(&error).to_string();
-        let since =
-            status.state().trouble().map_or_else(|| parts.clock.now(), |(_, _, since)| since);
-        if status.set(LaneState::Holding { cause, reason, since }) {
+        if status.hold(cause, reason, &*parts.clock) {
             tracing::error!(error = %Chain(&error), "Lane holds, its records stay queued");
         }
         let wait = match error.disposition() {
@@ -165,6 +163,8 @@ async fn session(
         failures: 0,
         failing_since: None,
     };
+    // A run that fails still lets what is sealed go out; a journal that fails stops the run too.
+    let run_shutdown = control.shutdown.child();
     let (sealed, to_deliver) = mpsc::channel(SEALED_AHEAD_MAX - 1);
     let sealer = Box::new(Sealer {
         journal: lane.clone(),
@@ -173,6 +173,8 @@ async fn session(
             Arc::clone(&place),
             opened.plugin_state.clone(),
             Arc::clone(status),
+            Arc::clone(&parts.clock),
+            run_shutdown.clone(),
         ),
         output: Output::new(lane.clone(), tokio::runtime::Handle::current()),
         sink: Arc::clone(&parts.sink),
@@ -182,6 +184,7 @@ async fn session(
         next_batch: opened.next_batch,
         clock: Arc::clone(&parts.clock),
         time: SteadyTime::default(),
+        letters: seal::LettersSaid::default(),
         runtime: tokio::runtime::Handle::current(),
     });
     let gather = Gather {
@@ -192,10 +195,8 @@ async fn session(
         batch: parts.batch,
         drain: control.drain.clone(),
     };
-    status.set(LaneState::Running);
-    // A run that fails still lets what is sealed go out; a journal that fails stops the run too.
-    let run_shutdown = control.shutdown.child();
-    let run = run_and_seal(sealer, gather, held, sealed, &run_shutdown);
+    status.opened();
+    let run = run_and_seal(sealer, gather, held, sealed, status, &run_shutdown);
     let deliver = async {
         let deliver =
             deliver_and_ack(deliverer, lane, opened, place, to_deliver, &control.shutdown);
@@ -214,6 +215,7 @@ async fn run_and_seal(
     mut gather: Gather,
     mut held: watch::Receiver<bool>,
     sealed: mpsc::Sender<(StoredBatch, PendingSeal)>,
+    status: &LaneStatus,
     shutdown: &Shutdown,
 ) -> Result<(), LaneError> {
     loop {
@@ -235,8 +237,12 @@ async fn run_and_seal(
         });
         let (returned, result) = ran.await.map_err(|error| LaneError::Broken(error.to_string()))?;
         sealer = returned;
-        let (batch, pending) = result?;
+        let (batch, pending) = match result {
+            Err(LaneError::Interrupted) => return Ok(()),
+            result => result?,
+        };
         gather.took(batch.last_seq);
+        status.sealed();
         // The receiver is gone only when the session ends.
         if sealed.send((batch, pending)).await.is_err() {
             return Ok(());

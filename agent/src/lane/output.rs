@@ -4,7 +4,7 @@ use tokio::runtime::Handle;
 
 use super::error::LaneError;
 use crate::journal::{LaneJournal, PartEncoder, PartPlace};
-use crate::limits::CHUNK_BYTES_MAX;
+use crate::limits::{BATCH_PARTS_MAX, CHUNK_BYTES_MAX};
 use crate::record::RecordView;
 use crate::record::batch::ContentHash;
 use crate::record::codec::FrameBuffer;
@@ -19,6 +19,8 @@ pub(super) struct Output {
     place: PartPlace,
     hash: ContentHash,
     records: u64,
+    /// Bytes that the output may still have.
+    bytes_left: usize,
     /// Input records that have an output: their seqs ascend, so each change is one.
     inputs: Vec<Seq>,
 }
@@ -47,6 +49,7 @@ impl Output {
             place,
             hash: ContentHash::default(),
             records: 0,
+            bytes_left: 0,
             inputs: Vec::new(),
         }
     }
@@ -57,13 +60,14 @@ impl Output {
         self.forget();
     }
 
-    /// Begins the same batch anew.
-    pub(super) fn restart(&mut self) -> Result<(), LaneError> {
+    /// Begins the same batch anew, with this much room.
+    pub(super) fn restart(&mut self, bytes_max: usize) -> Result<(), LaneError> {
         if self.place.part > 0 {
             self.runtime.block_on(self.journal.discard_parts())?;
             self.place.part = 0;
         }
         self.forget();
+        self.bytes_left = bytes_max;
         Ok(())
     }
 
@@ -76,7 +80,9 @@ impl Output {
 
     /// Takes in the next record.
     pub(super) fn push(&mut self, record: &RecordView<'_>) -> Result<(), LaneError> {
-        let fits = self.frames.len() + record.size_bytes() <= CHUNK_BYTES_MAX;
+        let bytes = record.size_bytes();
+        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(LaneError::OutputTooLarge)?;
+        let fits = self.frames.len() + bytes <= CHUNK_BYTES_MAX;
         if !fits && !self.frames.is_empty() {
             self.store_part()?;
         }
@@ -108,6 +114,9 @@ impl Output {
     }
 
     fn store_part(&mut self) -> Result<(), LaneError> {
+        if self.place.part == BATCH_PARTS_MAX {
+            return Err(LaneError::OutputTooLarge);
+        }
         let (count, frames) = (self.frames.count(), self.frames.bytes());
         let stored = self.journal.store_part(&mut self.encoder, self.place, count, frames);
         self.runtime.block_on(stored)?;

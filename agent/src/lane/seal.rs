@@ -4,14 +4,16 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::error::LaneError;
 use super::output::{Made, Output};
 use super::transform::{SetAside, Transforms};
-use crate::clock::{SharedClock, SteadyTime};
-use crate::journal::{LaneJournal, PendingSeal, Seal, StateChange, StoredBatch, cut};
+use crate::clock::{Clock, Monotonic, SharedClock, SteadyTime, Timestamp};
+use crate::journal::{LaneJournal, PendingSeal, Seal, StageLetter, StateChange, StoredBatch, cut};
+use crate::limits::{PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR};
 use crate::plugin::StateDelta;
 use crate::record::batch::{BatchFacts, FrameBlock, LanePlace};
 use crate::record::id::{BatchNumber, Epoch, Seq};
@@ -38,7 +40,38 @@ pub(super) struct Sealer {
     pub(super) next_batch: BatchNumber,
     pub(super) clock: SharedClock,
     pub(super) time: SteadyTime,
+    pub(super) letters: LettersSaid,
     pub(super) runtime: Handle,
+}
+
+/// Dead letters are said in the log once a minute at most, with their number since.
+#[derive(Debug, Default)]
+pub(super) struct LettersSaid {
+    at: Option<Monotonic>,
+    unsaid: u64,
+}
+
+/// How often the log says that records went to the dead letters.
+const LETTERS_SAID_EVERY: Duration = Duration::from_secs(60);
+
+impl LettersSaid {
+    fn say(&mut self, letters: &[StageLetter], clock: &dyn Clock) {
+        self.unsaid += letters.len() as u64;
+        let Some(last) = letters.last() else { return };
+        let now = clock.monotonic();
+        if self.at.is_some_and(|at| now.since(at) < LETTERS_SAID_EVERY) {
+            return;
+        }
+        tracing::warn!(
+            count = self.unsaid,
+            transform = last.stage,
+            class = last.class,
+            record = last.record,
+            reason = last.reason,
+            "Records went to the dead letters, the last one for this reason"
+        );
+        (self.at, self.unsaid) = (Some(now), 0);
+    }
 }
 
 impl Sealer {
@@ -49,6 +82,41 @@ impl Sealer {
             tracing::warn!(by_s = by.as_secs(), "The clock stepped back, which is taken over");
         }
         self.output.begin(self.next_batch, self.epoch, range.first);
+        let mut range = range;
+        let (last, aside, deltas) = loop {
+            match self.run_range(range, now) {
+                // What a single record makes beyond all bounds holds the lane.
+                Err(LaneError::OutputTooLarge) if range.last > range.first => {
+                    range.last = Seq(range.first.0 + (range.last.0 - range.first.0) / 2);
+                }
+                made => break made?,
+            }
+        };
+        let made = self.output.finish()?;
+        let facts = BatchFacts {
+            place: Arc::clone(&self.place),
+            epoch: self.epoch,
+            number: self.next_batch,
+            first_seq: range.first,
+            last_seq: last,
+            sealed_at: now,
+            records: made.records,
+        };
+        let seal = self.seal_of(&facts, made, aside, &deltas)?;
+        self.letters.say(&seal.letters, &*self.clock);
+        let batch = seal.batch.clone();
+        let pending = self.runtime.block_on(self.journal.seal(seal))?;
+        self.transforms.keep(deltas);
+        self.next_batch = BatchNumber(self.next_batch.0 + 1);
+        Ok((batch, pending))
+    }
+
+    /// Runs a range into the output. Returns the last record that it came to, what was set aside, and what plugins changed.
+    fn run_range(
+        &mut self,
+        range: Range,
+        now: Timestamp,
+    ) -> Result<(Seq, SetAside, Vec<StateDelta>), LaneError> {
         let reached = Rc::new(Cell::new(None));
         let mut blocks = || -> Box<dyn Iterator<Item = Result<FrameBlock, LaneError>>> {
             Box::new(Blocks::new(&self.journal, range, &reached))
@@ -61,25 +129,11 @@ impl Sealer {
             }
             (SetAside::default(), Vec::new())
         } else {
-            self.transforms.run(now, &mut blocks, &mut self.output)?
+            let bytes_max = range.bytes_max.saturating_mul(PLUGIN_OUTPUT_FACTOR);
+            let bytes_max = bytes_max.max(PLUGIN_OUTPUT_BYTES_MIN);
+            self.transforms.run(now, &mut blocks, &mut self.output, bytes_max)?
         };
-        let last = reached.get().unwrap_or(range.first);
-        let made = self.output.finish()?;
-        let facts = BatchFacts {
-            place: Arc::clone(&self.place),
-            epoch: self.epoch,
-            number: self.next_batch,
-            first_seq: range.first,
-            last_seq: last,
-            sealed_at: now,
-            records: made.records,
-        };
-        let seal = self.seal_of(&facts, made, aside, &deltas)?;
-        let batch = seal.batch.clone();
-        let pending = self.runtime.block_on(self.journal.seal(seal))?;
-        self.transforms.keep(deltas);
-        self.next_batch = BatchNumber(self.next_batch.0 + 1);
-        Ok((batch, pending))
+        Ok((reached.get().unwrap_or(range.first), aside, deltas))
     }
 
     fn seal_of(

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::clock::Timestamp;
+use crate::clock::{Clock, Timestamp};
 use crate::sinks::{Class, Delivered};
 
 /// What a lane is doing.
@@ -24,7 +24,8 @@ pub enum LaneState {
     },
     /// It waits on purpose; nothing is lost while it does.
     Holding {
-        /// `unreachable`, `rejected`, `conflict`, `parked` or `journal`.
+        /// `unreachable`, `rejected` or `conflict`, or what keeps it from sealing: `plugin`, `journal`,
+        /// `name` or `internal`.
         cause: &'static str,
         /// What was seen.
         reason: String,
@@ -61,6 +62,9 @@ impl LaneState {
         }
     }
 }
+
+/// Causes of a hold that end with the next seal.
+pub(super) const SEAL_CAUSES: &[&str] = &["plugin", "journal", "name", "internal"];
 
 /// Counters of one lane since this run of the agent began.
 #[derive(Debug, Default)]
@@ -125,6 +129,33 @@ impl LaneStatus {
     #[must_use]
     pub fn state(&self) -> LaneState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A batch was sealed: whatever kept the lane from that is over. What keeps it from delivering is not.
+    pub(super) fn sealed(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let over = match &*state {
+            LaneState::Starting => true,
+            LaneState::Holding { cause, .. } => SEAL_CAUSES.contains(cause),
+            _ => false,
+        };
+        if over {
+            *state = LaneState::Running;
+        }
+    }
+
+    /// The lane is open in the journal. One that holds goes on holding until something succeeds.
+    pub(super) fn opened(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state == LaneState::Starting {
+            *state = LaneState::Running;
+        }
+    }
+
+    /// Holds for a reason, since the trouble began; says whether that is another kind of state than before.
+    pub(super) fn hold(&self, cause: &'static str, reason: String, clock: &dyn Clock) -> bool {
+        let since = self.state().trouble().map_or_else(|| clock.now(), |(_, _, since)| since);
+        self.set(LaneState::Holding { cause, reason, since })
     }
 
     /// Sets the state; says whether it is of another kind than before, which is when a line is logged.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use super::error::LaneError;
 use super::output::Output;
 use super::status::LaneStatus;
-use crate::clock::Timestamp;
+use crate::clock::{SharedClock, Timestamp};
 use crate::journal::StageLetter;
 use crate::limits::FAULTY_RECORDS_MAX;
 use crate::plugin::config::{InstanceLife, OnError, TransformConfig};
@@ -22,6 +22,7 @@ use crate::record::batch::{FrameBlock, LanePlace};
 use crate::record::codec::{FrameBuffer, FrameReader};
 use crate::record::id::{Epoch, Seq, write_record_identity};
 use crate::record::{HeadersBuffer, Origin, PathBuffer, RecordView};
+use crate::tasks::Shutdown;
 
 /// One transform of a pipeline: its settings and its plugin.
 #[derive(Debug, Clone)]
@@ -38,6 +39,8 @@ struct Stage {
     state: Arc<State>,
     /// The instance of this run; with `instance = "reuse"` that of the run before.
     instance: Option<Instance>,
+    /// Records of one call: what the config says, or less since a larger call broke a limit that its halves did not.
+    call_records_max: usize,
     headers: HeadersBuffer,
     path: PathBuffer,
 }
@@ -96,6 +99,8 @@ pub(super) struct Transforms {
     stages: Vec<Stage>,
     place: Arc<LanePlace>,
     status: Arc<LaneStatus>,
+    clock: SharedClock,
+    shutdown: Shutdown,
 }
 
 impl Transforms {
@@ -105,11 +110,14 @@ impl Transforms {
         place: Arc<LanePlace>,
         mut state: crate::journal::PluginState,
         status: Arc<LaneStatus>,
+        clock: SharedClock,
+        shutdown: Shutdown,
     ) -> Self {
         let stages = transforms.into_iter().map(|transform| {
             let stored = state.remove(transform.config.id.as_str()).unwrap_or_default();
             let entries = stored.into_iter().map(|(key, value)| (key, Arc::from(value))).collect();
             Stage {
+                call_records_max: transform.config.call_records_max as usize,
                 transform,
                 state: Arc::new(State::new(entries)),
                 instance: None,
@@ -117,7 +125,7 @@ impl Transforms {
                 path: PathBuffer::default(),
             }
         });
-        Self { stages: stages.collect(), place, status }
+        Self { stages: stages.collect(), place, status, clock, shutdown }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -133,20 +141,22 @@ impl Transforms {
         now: Timestamp,
         blocks: &mut dyn FnMut() -> Box<dyn Iterator<Item = Result<FrameBlock, LaneError>>>,
         output: &mut Output,
+        output_bytes_max: usize,
     ) -> Result<(SetAside, Vec<StateDelta>), LaneError> {
         let mut verdicts = Verdicts::default();
         let mut faults = 0;
         loop {
-            output.restart()?;
+            output.restart(output_bytes_max)?;
             let mut aside = SetAside::default();
             match self.pass(now, blocks(), output, &verdicts, &mut aside) {
                 Ok(deltas) => return Ok((aside, deltas)),
                 Err(Stop::Lane(error)) => return Err(error),
                 Err(Stop::Call { stage, error, suspects }) => {
                     self.forget_instances();
-                    if matches!(error, CallError::Fault(_)) {
+                    if let CallError::Fault(fault) = &error {
                         faults += 1;
                         self.status.counters.plugin_faults.fetch_add(1, Ordering::Relaxed);
+                        self.tell(stage, fault);
                     }
                     self.judge(now, stage, error, suspects, faults, &mut verdicts)?;
                 }
@@ -161,6 +171,15 @@ impl Transforms {
                 Arc::make_mut(&mut stage.state).apply(delta);
             }
         }
+    }
+
+    /// Says in the status what keeps the lane: looking for the record that is to blame can take many deadlines.
+    fn tell(&self, stage: usize, fault: &Fault) {
+        let transform = &self.stages[stage].transform.config.id;
+        let reason = format!(
+            "transform \"{transform}\" breaks down, looking for the records that do it: {fault}"
+        );
+        self.status.hold("plugin", reason, &*self.clock);
     }
 
     /// Decides what the next pass does differently, or ends the run.
@@ -194,15 +213,19 @@ impl Transforms {
                 let Some(suspects) = suspects.filter(|_| faults <= FAULTY_RECORDS_MAX) else {
                     return Err(LaneError::Parked { transform, reason: fault.to_string() });
                 };
-                // A fault that no single record repeats gets another pass: it may have been the host's load.
-                if let Some((identity, fault)) = self.find_culprit(now, stage, &suspects, fault)? {
-                    tracing::warn!(
-                        transform = %transform, record = %identity, fault = %fault,
-                        "Plugin broke down on a record, which is set aside"
-                    );
-                    let verdict = Verdict::Letter(fault.kind.as_str(), fault.text);
-                    verdicts.single.insert((stage, identity), verdict);
-                }
+                let Some((identity, fault)) = self.find_culprit(now, stage, &suspects, fault)?
+                else {
+                    // No single record repeats it: the call was too much, or the host was. Another pass, in smaller calls.
+                    let calls = &mut self.stages[stage].call_records_max;
+                    *calls = (*calls).min(suspects.count() as usize).div_ceil(2);
+                    return Ok(());
+                };
+                tracing::warn!(
+                    transform = %transform, record = %identity, fault = %fault,
+                    "Plugin breaks down on a record, which is to be set aside"
+                );
+                let verdict = Verdict::Letter(fault.kind.as_str(), fault.text);
+                verdicts.single.insert((stage, identity), verdict);
                 Ok(())
             }
         }
@@ -222,6 +245,7 @@ impl Transforms {
         // A single record is repeated once before it is blamed for the time that it took.
         let mut confirmed = fault.kind != FaultKind::Deadline;
         while high - low > 1 || !confirmed {
+            self.go_on()?;
             let middle = if high - low > 1 { low + (high - low) / 2 } else { high };
             if let Some(found) = self.fault_of(now, stage, &records[low..middle])? {
                 confirmed |= high - low == 1 || found.kind != FaultKind::Deadline;
@@ -288,6 +312,7 @@ impl Transforms {
         let mut gathered = Vec::new();
         let (mut records, mut bytes) = (0, 0);
         for block in blocks {
+            self.go_on()?;
             let block = block?;
             records += block.take as usize;
             bytes += block.bytes.len();
@@ -304,10 +329,15 @@ impl Transforms {
         Ok(self.stages.iter_mut().map(Stage::end).collect())
     }
 
+    /// Whether to go on with the run.
+    fn go_on(&self) -> Result<(), LaneError> {
+        if self.shutdown.is_requested() { Err(LaneError::Interrupted) } else { Ok(()) }
+    }
+
     /// How much is gathered before the first stage is called.
     fn call_bounds(&self) -> (usize, usize) {
-        let first = &self.stages[0].transform.config;
-        (first.call_records_max as usize, first.call_bytes_max.as_usize())
+        let first = &self.stages[0];
+        (first.call_records_max, first.transform.config.call_bytes_max.as_usize())
     }
 
     /// Takes some blocks through all stages.
@@ -454,10 +484,9 @@ impl Stage {
 
     /// How many of these records fit one call; at least one.
     fn call_length(&self, records: &[RecordView<'_>]) -> usize {
-        let config = &self.transform.config;
-        let bytes_max = config.call_bytes_max.as_usize();
+        let bytes_max = self.transform.config.call_bytes_max.as_usize();
         let mut bytes = 0;
-        let fitting = records.iter().take(config.call_records_max as usize).take_while(|record| {
+        let fitting = records.iter().take(self.call_records_max).take_while(|record| {
             bytes += record.size_bytes();
             bytes <= bytes_max
         });

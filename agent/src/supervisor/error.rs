@@ -1,7 +1,5 @@
 //! Why an agent does not start, or ends before it was asked to.
 
-use std::net::SocketAddr;
-
 use crate::journal::JournalError;
 use crate::plugin::PluginError;
 use crate::record::id::{SourceId, TransformId};
@@ -31,13 +29,5 @@ pub enum StartError {
         source_id: SourceId,
         /// Why.
         source: SourceError,
-    },
-    /// The admin address cannot be bound.
-    #[error("the admin server cannot listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
     },
 }

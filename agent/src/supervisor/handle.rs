@@ -38,7 +38,13 @@ impl SourceEntry {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) = counters;
     }
 
-    fn state(&self) -> SourceState {
+    /// Records of the running session.
+    pub(super) fn records(&self) -> u64 {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.records.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn state(&self) -> SourceState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -20,12 +20,13 @@ pub use handle::Handle;
 pub use start::StartOptions;
 
 use crate::journal::Journal;
+use crate::lane::status::LaneState;
 use crate::lane::{LaneControl, LaneEnd};
 use crate::record::id::SourceId;
-use crate::tasks::{Shutdown, TaskGroup};
+use crate::tasks::{Ended, Shutdown, TaskGroup};
 use handle::{Face, SourceEntry};
 use source::{SourceEnd, SourceTask};
-use status::Status;
+use status::{SourceState, Status};
 
 /// A started agent.
 #[derive(Debug)]
@@ -38,6 +39,7 @@ pub struct Supervisor {
     drains: Vec<(SourceId, watch::Sender<bool>)>,
     source_shutdown: Shutdown,
     lane_shutdown: Shutdown,
+    once: bool,
     stop_grace: Duration,
 }
 
@@ -115,6 +117,7 @@ impl Supervisor {
             drains,
             source_shutdown,
             lane_shutdown,
+            once: options.once,
             stop_grace: options.config.agent.stop_grace,
         })
     }
@@ -129,64 +132,101 @@ impl Supervisor {
     /// asked to stop; then stops everything and closes the journal.
     pub async fn run(mut self, timeout: Option<Duration>, shutdown: &Shutdown) -> RunEnd {
         let mut undone = Vec::new();
-        tokio::select! {
-            () = shutdown.requested() => tracing::info!("Stopping"),
-            () = self.run_to_end(timeout, &mut undone) => {}
+        let journal = Arc::clone(&self.journal);
+        let ended = tokio::select! {
+            () = shutdown.requested() => {
+                tracing::info!("Stopping");
+                false
+            }
+            () = journal.writer_ended() => {
+                tracing::error!("Journal writer broke down");
+                undone.push("journal: its writer broke down".to_owned());
+                true
+            }
+            () = self.run_to_end(timeout, &mut undone) => true,
+        };
+        // Whoever asked for everything to be done is told what is not; a service that is stopped keeps it for its next start.
+        if ended || self.once {
+            self.name_undone(&mut undone);
         }
         self.stop(undone).await
     }
 
+    /// Waits until every source and lane has ended. A panic of one ends the wait: the process stops and says so, rather
+    /// than going on without a part that nobody misses.
     async fn run_to_end(&mut self, timeout: Option<Duration>, undone: &mut Vec<String>) {
-        while let Some(ended) = self.sources.next_ended().await {
-            match ended.result {
-                Some(SourceEnd::Finished | SourceEnd::Stopped) => {}
-                Some(SourceEnd::Failed(reason)) => {
-                    undone.push(format!("source {}: {reason}", ended.name));
-                }
-                None => {
-                    tracing::error!(source = %ended.name, "Source ended in a panic");
-                    undone.push(format!("source {}: it ended in a panic", ended.name));
-                }
-            }
-            if let Some((_, drain)) = self.drains.iter().find(|(id, _)| id.as_str() == ended.name) {
-                drain.send_replace(true);
-            }
-        }
-        let drained = async {
-            while let Some(ended) = self.lanes.next_ended().await {
-                if ended.result.is_none() {
-                    tracing::error!(task = %ended.name, "Lane ended in a panic");
-                    undone.push(format!("{}: it ended in a panic", ended.name));
-                }
-            }
-        };
-        match timeout {
-            None => drained.await,
-            // Whoever is late is named below, by its state.
-            Some(timeout) => drop(tokio::time::timeout(timeout, drained).await),
-        }
-        for entry in &self.face.lanes {
-            let state = entry.status.state();
-            if let Some((cause, reason, _)) = state.trouble() {
-                let spec = &entry.parts.spec;
-                let name = format!("{}/{}/{}", spec.source, spec.pipeline, spec.sink);
-                undone.push(format!("lane {name} holds: {cause}: {reason}"));
-            } else if state != crate::lane::status::LaneState::Drained {
-                let spec = &entry.parts.spec;
-                let (source, pipeline, sink) = (&spec.source, &spec.pipeline, &spec.sink);
-                undone.push(format!("lane {source}/{pipeline}/{sink} is not done"));
+        let mut deadline = None;
+        let mut sources_left = true;
+        loop {
+            tokio::select! {
+                ended = self.sources.next_ended(), if sources_left => match ended {
+                    Some(ended) if !self.source_ended(&ended, undone) => return,
+                    Some(_) => {}
+                    None => {
+                        sources_left = false;
+                        deadline = timeout.map(|timeout| tokio::time::Instant::now() + timeout);
+                    }
+                },
+                ended = self.lanes.next_ended() => match ended {
+                    Some(ended) if ended.result.is_none() => {
+                        tracing::error!(task = %ended.name, "Lane ended in a panic");
+                        undone.push(format!("{}: it ended in a panic", ended.name));
+                        return;
+                    }
+                    Some(_) => {}
+                    None => break,
+                },
+                () = sleep_until(deadline) => break,
             }
         }
     }
 
+    /// What is not at its end, and why.
+    fn name_undone(&self, undone: &mut Vec<String>) {
+        for entry in &self.face.sources {
+            if entry.state() == SourceState::Running {
+                undone.push(format!("source {} is not at its end", entry.id));
+            }
+        }
+        for entry in &self.face.lanes {
+            let state = entry.status.state();
+            let spec = &entry.parts.spec;
+            let name = format!("{}/{}/{}", spec.source, spec.pipeline, spec.sink);
+            if let Some((cause, reason, _)) = state.trouble() {
+                undone.push(format!("lane {name} holds: {cause}: {reason}"));
+            } else if state != LaneState::Drained {
+                undone.push(format!("lane {name} is not done"));
+            }
+        }
+    }
+
+    /// Lets the lanes of a source that has ended drain. False when it ended in a panic.
+    fn source_ended(&self, ended: &Ended<SourceEnd>, undone: &mut Vec<String>) -> bool {
+        match &ended.result {
+            Some(SourceEnd::Finished | SourceEnd::Stopped) => {}
+            Some(SourceEnd::Failed(reason)) => {
+                undone.push(format!("source {}: {reason}", ended.name));
+            }
+            None => {
+                tracing::error!(source = %ended.name, "Source ended in a panic");
+                undone.push(format!("source {}: it ended in a panic", ended.name));
+                return false;
+            }
+        }
+        if let Some((_, drain)) = self.drains.iter().find(|(id, _)| id.as_str() == ended.name) {
+            drain.send_replace(true);
+        }
+        true
+    }
+
     async fn stop(self, mut undone: Vec<String>) -> RunEnd {
-        let half = self.stop_grace / 2;
+        let begun = tokio::time::Instant::now();
         self.source_shutdown.request();
-        let (_, late) = self.sources.drain(half).await;
-        undone.extend(late.into_iter().map(|name| format!("source {name} did not stop in time")));
+        let (_, late) = self.sources.drain(self.stop_grace / 2).await;
+        aborted("Sources", &late);
         self.lane_shutdown.request();
-        let (_, late) = self.lanes.drain(half).await;
-        undone.extend(late.into_iter().map(|name| format!("{name} did not stop in time")));
+        let (_, late) = self.lanes.drain(self.stop_grace.saturating_sub(begun.elapsed())).await;
+        aborted("Lanes", &late);
         let handle = Handle(Arc::clone(&self.face));
         if let Err(error) = self.journal.close().await {
             let error = crate::error_chain::Chain(&error).to_string();
@@ -197,12 +237,27 @@ impl Supervisor {
     }
 }
 
-/// For messages and status: the kind of a source.
+/// Says who was still at work when the time was over. What they were at stays in the journal.
+fn aborted(what: &'static str, late: &[String]) {
+    if !late.is_empty() {
+        tracing::warn!(what, ?late, "Not stopped in time, ended at once; nothing is lost");
+    }
+}
+
+/// Sleeps for ever without a deadline.
+async fn sleep_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A source as it stands before it runs.
 fn entry(config: &crate::sources::config::SourceConfig) -> Arc<SourceEntry> {
     Arc::new(SourceEntry {
         id: config.id.clone(),
         kind: config.kind.word(),
-        state: std::sync::Mutex::new(status::SourceState::Running),
+        state: std::sync::Mutex::new(SourceState::Running),
         counters: std::sync::Mutex::default(),
     })
 }

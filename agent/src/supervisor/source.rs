@@ -56,6 +56,10 @@ impl SourceTask {
                 }
                 Err(error) => error,
             };
+            // One that has brought something in begins with the shortest pause.
+            if self.entry.records() > 0 {
+                failures = 0;
+            }
             failures += 1;
             let reason = Chain(&*error).to_string();
             let failed = SourceState::Failed { reason: reason.clone(), since: self.clock.now() };

@@ -9,7 +9,7 @@ use super::handle::{LaneEntry, SourceEntry};
 use crate::clock::SharedClock;
 use crate::config::Config;
 use crate::journal::config::Durability;
-use crate::journal::{Journal, JournalOptions, LaneSpec, Opening};
+use crate::journal::{Journal, JournalOptions, LaneSpec, Opening, StartCase};
 use crate::lane::config::Start;
 use crate::lane::status::LaneStatus;
 use crate::lane::{LaneParts, Transform};
@@ -89,8 +89,10 @@ fn refuse_endless(source: &SourceConfig, options: &StartOptions) -> Result<(), S
 }
 
 async fn open_journal(options: &StartOptions) -> Result<(Arc<Journal>, Opening), StartError> {
-    let host = rustix::system::uname();
-    let host = Name::made_to_fit(&host.nodename().to_string_lossy());
+    let uname = rustix::system::uname();
+    let node = uname.nodename().to_string_lossy();
+    let host = Name::made_to_fit(&node);
+    let fitted = host.as_str() != node;
     let journal_options = JournalOptions {
         directory: options.config.agent.data_dir.clone(),
         config: options.config.journal.clone(),
@@ -101,6 +103,10 @@ async fn open_journal(options: &StartOptions) -> Result<(Arc<Journal>, Opening),
     let opened = tokio::task::spawn_blocking(move || Journal::open(&journal_options)).await;
     let (journal, opening) =
         opened.unwrap_or(Err(crate::journal::JournalError::Closed)).map_err(StartError::Journal)?;
+    if opening.case == StartCase::New && options.config.agent.id.is_none() {
+        let (id, host) = (&opening.agent, &node);
+        tracing::info!(%id, %host, fitted, "The agent's id is taken from the host name, from now on");
+    }
     Ok((Arc::new(journal), opening))
 }
 

@@ -427,3 +427,76 @@ fn a_reading_is_cleaned_as_the_plugin_says() {
         out.split(|b| *b == b'\n').filter(|l| !l.is_empty()).map(sensors::seq_of).collect();
     assert_eq!(seqs, sensors::kept(20));
 }
+
+#[test]
+fn a_plugin_that_makes_much_of_little_gets_smaller_batches() {
+    let transform = guest(r#"do = "output", size = 140000"#);
+    let home =
+        Home::new(&config("", &transform, r#"batch = { records_max = 400, bytes_max = "1MiB" }"#));
+    let text: String = (0..400).map(|number| format!("{number}\n")).collect();
+    input(&home, "a", text.as_bytes());
+    let summary = home.run_once();
+    assert_eq!(summary["delivered"], 400, "{summary}");
+    // Sixteen MiB and more of output are cut into batches that each hold less.
+    assert!(summary["files"].as_u64().unwrap() >= 4, "{summary}");
+    let sizes = files_below(&home.path("out"))
+        .into_iter()
+        .map(|name| std::fs::metadata(home.path("out").join(name)).unwrap().len());
+    assert!(sizes.clone().all(|size| size <= 16 << 20), "{:?}", sizes.collect::<Vec<_>>());
+}
+
+#[test]
+fn a_plugin_that_spins_is_seen_in_the_status_and_does_not_hold_up_a_stop() {
+    let transform = format!("{}\ndeadline = \"200ms\"", guest(r#"do = "spin""#));
+    let home = Home::new(&config("", &transform, r#"batch = { linger = "10ms" }"#));
+    let text: String = (0..500).map(|number| format!("{number}\n")).collect();
+    input(&home, "a", text.as_bytes());
+    let mut agent = home.start(&["run"]);
+    let lane = wait_for("a lane that holds", LONG, || {
+        let lanes = home.status()?["lanes"].as_array()?.clone();
+        lanes.into_iter().find(|lane| lane["state"] == "holding")
+    });
+    let reason = lane["trouble"].to_string();
+    assert!(reason.contains("plugin") && reason.contains("deadline"), "{reason}");
+    let begun = Instant::now();
+    assert!(agent.stop().success(), "{}", home.log());
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    home.configure(&config("", "", ""));
+    assert_eq!(home.run_once()["delivered"], 500);
+}
+
+#[test]
+fn a_run_once_that_is_stopped_says_what_is_not_done() {
+    let home = Home::new(&config("", "", ""));
+    input(&home, "a", b"one\n");
+    std::fs::write(home.path("out"), b"in the way").unwrap();
+    let mut agent = home.start(&["run", "--once"]);
+    wait_for("a lane that holds", LONG, || {
+        let status = home.status()?;
+        status["lanes"].as_array()?.iter().any(|lane| lane["state"] == "holding").then_some(())
+    });
+    assert_eq!(agent.stop().code(), Some(1), "{}", home.log());
+    assert!(home.log().contains("Left undone"), "{}", home.log());
+}
+
+#[test]
+fn a_hangup_and_a_taken_admin_port_keep_no_record_from_being_taken() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let text = config("", "", r#"batch = { linger = "10ms" }"#);
+    let home = Home::new(&format!("{text}\n[admin]\nlisten = \"127.0.0.1:{port}\"\n"));
+    input(&home, "a", b"one\n");
+    let mut agent = home.start(&["run"]);
+    wait_for("delivery", LONG, || (output(&home.path("out")) == b"one\n").then_some(()));
+    agent.signal(rustix::process::Signal::HUP);
+    let mut file = std::fs::File::options().append(true).open(home.path("in/a")).unwrap();
+    file.write_all(b"two\n").unwrap();
+    wait_for("delivery", LONG, || (output(&home.path("out")) == b"one\ntwo\n").then_some(()));
+    assert!(agent.stop().success());
+    let log = home.log();
+    assert!(log.contains("SIGHUP") && log.contains(&port.to_string()), "{log}");
+    let mode = std::fs::metadata(home.path("data")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o750);
+}
