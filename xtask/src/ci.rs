@@ -36,7 +36,13 @@ const SECTIONS: [Section; 9] = [
 ];
 
 /// What only `--full` runs.
-const FULL_SECTIONS: [Section; 1] = [Section { name: "release build", run: release }];
+const FULL_SECTIONS: [Section; 2] = [
+    Section { name: "release build", run: release },
+    Section { name: "release: full sizes", run: full_sizes },
+];
+
+/// The sizes of the suites that are reported, in a release build.
+const FULL_SIZES: [(&str, &str); 1] = [("WAYSTATION_TEST_KILLS", "50")];
 
 /// How a section ended.
 struct Ended {
@@ -156,6 +162,12 @@ fn tests(root: &Path) -> Result<Counts> {
 
 fn release(root: &Path) -> Result<Counts> {
     plain(process::cargo(root).args(["build", "--release", "-p", "waystation", "--locked"]))
+}
+
+/// The suites that prove durability by faults, in the sizes that are reported.
+fn full_sizes(root: &Path) -> Result<Counts> {
+    let selection = ["-p", "waystation", "--test", "it", "--release"];
+    suite::run_sized(root, &selection, &["crash".to_owned()], &FULL_SIZES)
 }
 
 #[cfg(test)]

@@ -61,7 +61,18 @@ pub(crate) fn documentation(root: &Path, selection: &[&str]) -> Result<Counts> {
 
 /// Runs the tests of a workspace.
 pub(crate) fn run(root: &Path, selection: &[&str], filter: &[String]) -> Result<Counts> {
+    run_sized(root, selection, filter, &[])
+}
+
+/// Runs tests in sizes that variables of the environment set.
+pub(crate) fn run_sized(
+    root: &Path,
+    selection: &[&str],
+    filter: &[String],
+    sizes: &[(&str, &str)],
+) -> Result<Counts> {
     let mut command = process::cargo(root);
+    command.envs(sizes.iter().copied());
     if process::works("cargo", &["nextest", "--version"]) {
         command.args(["nextest", "run", "--no-fail-fast", "--no-tests", "warn"]);
         command.args(["--status-level", "slow"]).args(selection).args(filter);

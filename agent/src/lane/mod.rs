@@ -20,6 +20,7 @@ mod error;
 mod output;
 mod retry;
 mod seal;
+mod stage;
 pub mod status;
 mod transform;
 
@@ -32,7 +33,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 pub use error::LaneError;
-pub use transform::Transform;
+pub use stage::Transform;
 
 use crate::backoff::{Backoff, Jitter};
 use crate::clock::{SharedClock, SteadyTime};

@@ -10,7 +10,8 @@ use tokio::runtime::Handle;
 
 use super::error::LaneError;
 use super::output::{Made, Output};
-use super::transform::{SetAside, Transforms};
+use super::stage::SetAside;
+use super::transform::Transforms;
 use crate::clock::{Clock, Monotonic, SharedClock, SteadyTime, Timestamp};
 use crate::journal::{LaneJournal, PendingSeal, Seal, StageLetter, StateChange, StoredBatch, cut};
 use crate::limits::{PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR};

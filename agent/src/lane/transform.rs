@@ -10,40 +10,17 @@ use std::sync::atomic::Ordering;
 
 use super::error::LaneError;
 use super::output::Output;
+use super::stage::{SetAside, Stage, Transform};
 use super::status::LaneStatus;
 use crate::clock::{SharedClock, Timestamp};
-use crate::journal::StageLetter;
 use crate::limits::FAULTY_RECORDS_MAX;
-use crate::plugin::config::{InstanceLife, OnError, TransformConfig};
-use crate::plugin::{
-    CallError, Draft, Fault, FaultKind, Instance, Outcome, Plugin, State, StateDelta, StateView,
-};
+use crate::plugin::config::OnError;
+use crate::plugin::{CallError, Fault, FaultKind, StateDelta};
+use crate::record::RecordView;
 use crate::record::batch::{FrameBlock, LanePlace};
 use crate::record::codec::{FrameBuffer, FrameReader};
 use crate::record::id::{Epoch, Seq, write_record_identity};
-use crate::record::{HeadersBuffer, Origin, PathBuffer, RecordView};
 use crate::tasks::Shutdown;
-
-/// One transform of a pipeline: its settings and its plugin.
-#[derive(Debug, Clone)]
-pub struct Transform {
-    /// The settings.
-    pub config: TransformConfig,
-    /// The plugin.
-    pub plugin: Plugin,
-}
-
-/// One transform as a lane runs it.
-struct Stage {
-    transform: Transform,
-    state: Arc<State>,
-    /// The instance of this run; with `instance = "reuse"` that of the run before.
-    instance: Option<Instance>,
-    /// Records of one call: what the config says, or less since a larger call broke a limit that its halves did not.
-    call_records_max: usize,
-    headers: HeadersBuffer,
-    path: PathBuffer,
-}
 
 /// Why records of a stage are not given to its plugin in the next pass.
 #[derive(Debug, Clone)]
@@ -69,12 +46,6 @@ impl Verdicts {
         let single = self.single.get(&(stage, identity.to_owned()));
         single.or_else(|| self.whole.get(&stage))
     }
-}
-
-/// What a pass left out.
-#[derive(Debug, Default)]
-pub(super) struct SetAside {
-    pub(super) letters: Vec<StageLetter>,
 }
 
 /// Why a pass ended early.
@@ -115,15 +86,7 @@ impl Transforms {
     ) -> Self {
         let stages = transforms.into_iter().map(|transform| {
             let stored = state.remove(transform.config.id.as_str()).unwrap_or_default();
-            let entries = stored.into_iter().map(|(key, value)| (key, Arc::from(value))).collect();
-            Stage {
-                call_records_max: transform.config.call_records_max as usize,
-                transform,
-                state: Arc::new(State::new(entries)),
-                instance: None,
-                headers: HeadersBuffer::default(),
-                path: PathBuffer::default(),
-            }
+            Stage::new(transform, stored)
         });
         Self { stages: stages.collect(), place, status, clock, shutdown }
     }
@@ -437,133 +400,4 @@ impl Transforms {
 fn push(frames: &mut FrameBuffer, record: &RecordView<'_>) -> Result<(), LaneError> {
     frames.push(record);
     Ok(())
-}
-
-impl Stage {
-    fn fresh(&self, place: &LanePlace) -> Result<Instance, CallError> {
-        let view = StateView::new(Arc::clone(&self.state), StateDelta::new());
-        self.transform.plugin.instantiate(place, view)
-    }
-
-    /// Has an instance ready for a new batch, with the state as it is before it.
-    fn begin(&mut self, place: &LanePlace) -> Result<(), CallError> {
-        match &mut self.instance {
-            Some(instance) if self.transform.config.instance == InstanceLife::Reuse => {
-                let view = StateView::new(Arc::clone(&self.state), StateDelta::new());
-                drop(instance.replace_state(view));
-            }
-            _ => self.instance = Some(self.fresh(place)?),
-        }
-        Ok(())
-    }
-
-    /// What the batch changed. The instance goes, unless it is to be used again.
-    fn end(&mut self) -> StateDelta {
-        match self.transform.config.instance {
-            InstanceLife::PerBatch => {
-                self.instance.take().map(|instance| instance.into_state().into_delta())
-            }
-            InstanceLife::Reuse => self
-                .instance
-                .as_mut()
-                .map(|instance| instance.replace_state(StateView::default()).into_delta()),
-        }
-        .unwrap_or_default()
-    }
-
-    fn process(
-        &mut self,
-        now: Timestamp,
-        records: &[RecordView<'_>],
-    ) -> Result<Vec<Outcome>, CallError> {
-        match &mut self.instance {
-            Some(instance) => instance.process(now, records),
-            None => Err(CallError::Host("the stage has no instance".into())),
-        }
-    }
-
-    /// How many of these records fit one call; at least one.
-    fn call_length(&self, records: &[RecordView<'_>]) -> usize {
-        let bytes_max = self.transform.config.call_bytes_max.as_usize();
-        let mut bytes = 0;
-        let fitting = records.iter().take(self.call_records_max).take_while(|record| {
-            bytes += record.size_bytes();
-            bytes <= bytes_max
-        });
-        fitting.count().max(1)
-    }
-
-    fn pass_on(
-        &mut self,
-        place: &LanePlace,
-        record: &RecordView<'_>,
-        outcome: Outcome,
-        aside: &mut SetAside,
-        next: &mut dyn FnMut(&RecordView<'_>) -> Result<(), LaneError>,
-    ) -> Result<(), LaneError> {
-        match outcome {
-            Outcome::Keep => next(record),
-            Outcome::Drop => Ok(()),
-            Outcome::Payload(payload) => next(&RecordView { payload: &payload, ..*record }),
-            Outcome::Replace(draft) => {
-                self.headers.clear();
-                next(&drafted(record, &draft, record.origin, &mut self.headers))
-            }
-            Outcome::Split(drafts) => {
-                for (number, draft) in (0..).zip(&drafts) {
-                    self.path.set(record.origin.path, number);
-                    let origin = Origin { path: self.path.as_path(), ..record.origin };
-                    self.headers.clear();
-                    next(&drafted(record, draft, origin, &mut self.headers))?;
-                }
-                Ok(())
-            }
-            Outcome::Reject(reason) => {
-                let mut identity = String::new();
-                write_record_identity(&mut identity, &place.lane, record);
-                aside.letters.push(self.letter(&identity, record, "rejected", reason));
-                Ok(())
-            }
-        }
-    }
-
-    fn letter(
-        &self,
-        identity: &str,
-        record: &RecordView<'_>,
-        class: &'static str,
-        reason: String,
-    ) -> StageLetter {
-        StageLetter {
-            stage: self.transform.config.id.to_string(),
-            plugin_sha256: self.transform.plugin.digest(),
-            class,
-            reason,
-            record: identity.to_owned(),
-            seq: record.seq,
-            time: record.time,
-            subject: record.subject.to_owned(),
-            headers: record.headers.as_bytes().to_vec(),
-            payload: record.payload.to_vec(),
-        }
-    }
-}
-
-fn drafted<'a>(
-    record: &RecordView<'a>,
-    draft: &'a Draft,
-    origin: Origin<'a>,
-    headers: &'a mut HeadersBuffer,
-) -> RecordView<'a> {
-    for (name, value) in &draft.headers {
-        headers.push(name, value);
-    }
-    RecordView {
-        origin,
-        time: draft.time.unwrap_or(record.time),
-        subject: &draft.subject,
-        headers: headers.as_headers(),
-        payload: &draft.payload,
-        ..*record
-    }
 }
