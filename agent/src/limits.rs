@@ -64,8 +64,12 @@ pub const FILE_TURN_BYTES: usize = 4 * 1024 * 1024;
 pub const FILES_OPEN_MAX: usize = 256;
 /// Files that a file source follows; more are left out, with a warning.
 pub const FILES_FOLLOWED_MAX: usize = 64 * 1024;
+/// Files and patterns that a source names when it could not read them; more are counted.
+pub const FILES_UNREAD_NAMED_MAX: usize = 20;
 /// Appends of a source that may wait to become durable.
 pub const APPENDS_PENDING_MAX: usize = 64;
+/// Bytes of appends that a source keeps until they are durable, when it cannot read them again; one is always let through.
+pub const APPENDS_KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Bytes that a sink gathers before it writes to a file.
 pub const FILE_WRITE_BYTES: usize = 128 * 1024;

@@ -94,6 +94,12 @@ impl<T: Send + 'static> TaskGroup<T> {
         self.names.insert(handle.id(), name.into());
     }
 
+    /// Whether no task is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
     /// The next task that ends, or `None` when none is left.
     ///
     /// # Cancel safety

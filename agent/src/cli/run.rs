@@ -31,7 +31,8 @@ pub struct RunArgs {
     /// Read finite sources to their end, deliver everything, and exit
     #[arg(long)]
     pub once: bool,
-    /// With --once: exit with 1 when something is still queued this long after the last source has ended, e.g. "5m"
+    /// With --once: exit with 1 when something is still queued this long after the last source has ended, or when a source
+    /// has failed for this long, e.g. "5m"
     #[arg(long, value_name = "DURATION", requires = "once", value_parser = parse_duration)]
     pub timeout: Option<Duration>,
     /// With --once: print what was done as one line of JSON on standard output, the last one

@@ -25,7 +25,8 @@ pub(super) struct Deliverer {
 }
 
 impl Deliverer {
-    /// Delivers one batch, however long it takes. `None` when asked to stop before it was delivered.
+    /// Delivers one batch, however long it takes. `None` when asked to stop before it was delivered, or when the sink says
+    /// that nobody will take anything any more.
     pub(super) async fn deliver(
         &mut self,
         batch: &SealedBatch,
@@ -38,6 +39,10 @@ impl Deliverer {
                 Ok(delivered) => {
                     self.succeeded(delivered);
                     return Some(delivered);
+                }
+                Err(error) if error.is_final => {
+                    tracing::info!(reason = %error, "Lane ends, its records stay queued");
+                    return None;
                 }
                 Err(error) => error,
             };

@@ -91,6 +91,8 @@ pub enum LaneEnd {
     Drained,
     /// It was asked to stop.
     Stopped,
+    /// Nobody will take anything any more while this process lives; what is queued stays so.
+    Over,
 }
 
 /// Runs a lane until it is drained or asked to stop. A session that fails is followed by another.
@@ -110,7 +112,7 @@ pub async fn run(
             Ok(end) => {
                 let state = match end {
                     LaneEnd::Drained => LaneState::Drained,
-                    LaneEnd::Stopped => LaneState::Stopped,
+                    LaneEnd::Stopped | LaneEnd::Over => LaneState::Stopped,
                 };
                 status.set(state);
                 return end;
@@ -280,7 +282,8 @@ async fn deliver_and_ack(
         let number = batch.number;
         let sealed = sealed_batch(batch, &lane, &place);
         if deliverer.deliver(&sealed, shutdown).await.is_none() {
-            return Ok(LaneEnd::Stopped);
+            let asked = shutdown.is_requested();
+            return Ok(if asked { LaneEnd::Stopped } else { LaneEnd::Over });
         }
         lane.ack(number).await?;
     }

@@ -5,12 +5,14 @@
 //! in addresses; yet one that cannot be parsed is not shown.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_nats::{Auth, AuthError, Client, ConnectOptions, Event, ServerAddr};
+use async_nats::{Auth, AuthError, Client, ClientError, ConnectOptions, Event, ServerAddr};
 use tokio::sync::watch;
 
 use crate::backoff::{Backoff, Jitter};
+use crate::error_chain::Chain;
 use crate::limits::NATS_COMMANDS_MAX;
 use crate::secret::Secret;
 
@@ -46,6 +48,8 @@ pub struct LinkState {
     pub sessions: u64,
     /// Errors that the server has sent inside a session, such as a violated permission.
     pub refusals: u64,
+    /// Times that no server could be connected to.
+    pub failures: u64,
     /// What went wrong last, since the session began or the one before ended.
     pub last_error: Option<String>,
 }
@@ -76,17 +80,31 @@ impl NatsLink {
             );
         }
         let (sender, state) = watch::channel(LinkState::default());
-        let sender = Arc::new(sender);
         let backoff = Backoff::new(RECONNECT_BASE, RECONNECT_MAX, Jitter::Full)
             .expect("the cap lies over the base");
+        let notes = Arc::new(Notes {
+            state: sender,
+            has_credentials: credentials.is_some(),
+            noted: AtomicBool::new(false),
+        });
         let options = match credentials {
-            Some(secret) => ConnectOptions::with_auth_callback(move |nonce| {
-                let secret = secret.clone();
-                async move {
-                    let read = tokio::task::spawn_blocking(move || authenticate(&secret, &nonce));
-                    read.await.map_err(AuthError::new)?
-                }
-            }),
+            Some(secret) => {
+                let notes = Arc::clone(&notes);
+                ConnectOptions::with_auth_callback(move |nonce| {
+                    let (secret, notes) = (secret.clone(), Arc::clone(&notes));
+                    async move {
+                        let answer =
+                            tokio::task::spawn_blocking(move || authenticate(&secret, &nonce));
+                        let reason = match answer.await {
+                            Ok(Ok(auth)) => return Ok(auth),
+                            Ok(Err(error)) => Chain(&error).to_string(),
+                            Err(error) => error.to_string(),
+                        };
+                        notes.credentials_failed(reason.clone());
+                        Err(AuthError::new(reason))
+                    }
+                })
+            }
             None => ConnectOptions::new(),
         };
         let client = options
@@ -100,7 +118,7 @@ impl NatsLink {
                 backoff.wait(u32::try_from(attempts).unwrap_or(u32::MAX))
             })
             .event_callback(move |event| {
-                note(&sender, &event);
+                notes.event(&event);
                 async {}
             })
             .connect(addresses)
@@ -121,55 +139,116 @@ impl NatsLink {
         self.state.clone()
     }
 
-    /// Waits for a session, for at most this long, and returns the state then.
+    /// Waits for a session, until a try to make one has failed, for at most this long; returns the state then.
     ///
     /// # Cancel safety
     /// Can be dropped.
     pub async fn wait_connected(&self, at_most: Duration) -> LinkState {
         let mut state = self.state.clone();
-        let connected = state.wait_for(|state| state.connected);
-        if let Ok(Ok(state)) = tokio::time::timeout(at_most, connected).await {
+        let failures = state.borrow().failures;
+        let settled = state.wait_for(|state| state.connected || state.failures > failures);
+        if let Ok(Ok(state)) = tokio::time::timeout(at_most, settled).await {
             return state.clone();
         }
         self.state.borrow().clone()
     }
 }
 
-fn note(sender: &watch::Sender<LinkState>, event: &Event) {
-    match event {
-        Event::Connected => tracing::info!("Connected to NATS"),
-        Event::Disconnected => tracing::warn!("Disconnected from NATS"),
-        _ => {}
+/// Writes down what happens to a connection.
+struct Notes {
+    state: watch::Sender<LinkState>,
+    has_credentials: bool,
+    /// The reason of the failure that the client is about to report is noted already, better than the client can.
+    noted: AtomicBool,
+}
+
+impl Notes {
+    /// The client makes "failed signing nonce" of this and knows no more.
+    fn credentials_failed(&self, reason: String) {
+        self.noted.store(true, Ordering::SeqCst);
+        self.state.send_modify(|state| state.last_error = Some(reason));
     }
-    sender.send_if_modified(|state| {
-        let before = state.clone();
+
+    fn event(&self, event: &Event) {
         match event {
-            Event::Connected => {
-                state.connected = true;
-                state.sessions += 1;
-                state.last_error = None;
-            }
-            Event::Disconnected | Event::Closed => state.connected = false,
-            Event::ServerError(error) => {
-                state.refusals += 1;
-                state.last_error = Some(error.to_string());
-            }
-            Event::ClientError(error) => state.last_error = Some(error.to_string()),
-            Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {}
+            Event::Connected => tracing::info!("Connected to NATS"),
+            Event::Disconnected => tracing::warn!("Disconnected from NATS"),
+            _ => {}
         }
-        *state != before
-    });
+        self.state.send_if_modified(|state| {
+            let before = state.clone();
+            match event {
+                Event::Connected => {
+                    self.noted.store(false, Ordering::SeqCst);
+                    state.connected = true;
+                    state.sessions += 1;
+                    state.last_error = None;
+                }
+                Event::Disconnected | Event::Closed => state.connected = false,
+                Event::ServerError(error) => {
+                    state.refusals += 1;
+                    state.last_error = Some(error.to_string());
+                }
+                Event::ClientError(error) => {
+                    state.failures += u64::from(!state.connected);
+                    if !self.noted.swap(false, Ordering::SeqCst) {
+                        state.last_error = Some(self.explain(error));
+                    }
+                }
+                Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {}
+            }
+            *state != before
+        });
+    }
+
+    /// What the client says, and what to do about it where that is known.
+    fn explain(&self, error: &ClientError) -> String {
+        // The client tells kinds of failure by their text only.
+        let text = match error {
+            ClientError::Other(text) => text.clone(),
+            error => error.to_string(),
+        };
+        match text.as_str() {
+            "authorization violation" if self.has_credentials => {
+                "authorization violation: the server refuses the credentials; renew the file that `credentials` names".to_owned()
+            }
+            "authorization violation" => {
+                "authorization violation: the server asks for credentials; set `credentials`".to_owned()
+            }
+            "IO error" => "no server can be reached".to_owned(),
+            "TLS error" => "TLS cannot be set up with the server".to_owned(),
+            "DNS error" => "no server's name can be resolved".to_owned(),
+            "timed out" => "no server answers".to_owned(),
+            _ => text,
+        }
+    }
+}
+
+/// Why the server's challenge cannot be answered. Holds no secret.
+#[derive(Debug, thiserror::Error)]
+enum CredentialsError {
+    #[error("the credentials in {place} cannot be read")]
+    Read { place: String, source: std::io::Error },
+    #[error("{place} holds no user JWT and seed, as a .creds file does")]
+    Content { place: String },
+    #[error("the seed in {place} is none")]
+    Seed { place: String, source: nkeys::error::Error },
 }
 
 /// Answers the server's challenge with the credentials as they are now.
-fn authenticate(secret: &Secret, nonce: &[u8]) -> Result<Auth, AuthError> {
-    let text = secret.read().map_err(AuthError::new)?;
-    let (jwt, seed) = parse_credentials(&text)
-        .ok_or_else(|| AuthError::new("the credentials hold no user JWT and seed"))?;
-    let key = nkeys::KeyPair::from_seed(seed).map_err(AuthError::new)?;
+fn authenticate(secret: &Secret, nonce: &[u8]) -> Result<Auth, CredentialsError> {
+    let place = || match secret {
+        Secret::File(path) => path.display().to_string(),
+        Secret::Environment { name, .. } => format!("the variable {name}"),
+    };
+    let text = secret.read().map_err(|source| CredentialsError::Read { place: place(), source })?;
+    let (jwt, seed) =
+        parse_credentials(&text).ok_or_else(|| CredentialsError::Content { place: place() })?;
+    let sign = || nkeys::KeyPair::from_seed(seed)?.sign(nonce);
+    let signature = sign().map_err(|source| CredentialsError::Seed { place: place(), source })?;
     let mut auth = Auth::new();
     auth.jwt = Some(jwt.to_owned());
-    auth.signature = Some(key.sign(nonce).map_err(AuthError::new)?);
+    auth.signature = Some(signature);
     Ok(auth)
 }
 
@@ -208,8 +287,13 @@ mod tests {
         assert_eq!(auth.jwt.as_deref(), Some("eyJ0.abc-_"));
         assert_eq!(auth.signature.map(|signature| signature.len()), Some(64));
         let damaged = CREDENTIALS.replace("SUACSS", "SUAXXX");
-        let error = authenticate(&secret(&damaged), b"nonce").err().unwrap().to_string();
-        assert!(!error.contains("SUAX"), "{error}");
+        let failure =
+            |secret: &Secret| Chain(&authenticate(secret, b"nonce").err().unwrap()).to_string();
+        let error = failure(&secret(&damaged));
+        assert!(!error.contains("SUAX") && error.contains("the variable C"), "{error}");
+        let error = failure(&Secret::File("/nowhere/cloud.creds".into()));
+        let expected = "the credentials in /nowhere/cloud.creds cannot be read: No such file";
+        assert!(error.starts_with(expected), "{error}");
     }
 
     #[tokio::test]
@@ -217,6 +301,12 @@ mod tests {
         let servers = ["nats://127.0.0.1:1".to_owned()];
         let link = NatsLink::start(&servers, None, "test").await.unwrap();
         assert!(!link.wait_connected(Duration::from_millis(1)).await.connected);
+        // A port that refuses is known at once, at the first try and later.
+        for _ in 0..2 {
+            let wait = link.wait_connected(Duration::from_secs(60));
+            let state = tokio::time::timeout(Duration::from_secs(3), wait).await.unwrap();
+            assert_eq!(state.last_error.as_deref(), Some("no server can be reached"));
+        }
         let servers = ["nats://127.0.0.1:1".to_owned(), "nats://user:pw@:x".to_owned()];
         let error = NatsLink::start(&servers, None, "test").await.unwrap_err();
         assert_eq!(error.to_string(), "server address 2 is none");

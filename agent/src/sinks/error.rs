@@ -36,6 +36,8 @@ pub struct SinkError {
     pub reason: String,
     /// What the destination asked to wait, if it did.
     pub retry_after: Option<std::time::Duration>,
+    /// Whether nobody will take anything any more while this process lives, as behind a broken pipe: the lane ends.
+    pub is_final: bool,
     /// What caused it, if that says more.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -44,7 +46,14 @@ pub struct SinkError {
 impl SinkError {
     /// A failure of a class without a deeper cause.
     pub fn new(class: Class, reason: impl Into<String>) -> Self {
-        Self { class, reason: reason.into(), retry_after: None, source: None }
+        Self { class, reason: reason.into(), retry_after: None, is_final: false, source: None }
+    }
+
+    /// The same for good.
+    #[must_use]
+    pub fn for_good(mut self) -> Self {
+        self.is_final = true;
+        self
     }
 
     /// The same with its cause.

@@ -3,9 +3,13 @@
 //! "Delivered" means written and flushed: standard output has no identity to recognise a repeat by, so an attempt that failed
 //! in the middle prints its records again.
 //!
+//! When its reader is gone (`waystation run --once | head`), nobody will read more, and that is no failure: the lane ends
+//! quietly, what is not delivered stays queued in the journal, and an agent that has no other lane ends, with 0.
+//!
 //! | what happens | class |
 //! |---|---|
-//! | the reader of the pipe is gone, or any other I/O error | unreachable |
+//! | the reader of the pipe is gone | unreachable, for good |
+//! | any other I/O error | unreachable |
 //! | the batch cannot be read from the journal | retryable |
 //! | a payload with a newline under `format = "lines"` | rejected |
 
@@ -97,6 +101,10 @@ impl Sink for StdoutSink {
 }
 
 fn unwritable(error: io::Error) -> SinkError {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return SinkError::new(Class::Unreachable, "nobody reads standard output any more")
+            .for_good();
+    }
     SinkError::new(Class::Unreachable, "cannot write to standard output").caused_by(error)
 }
 
@@ -162,11 +170,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broken_pipe_is_unreachable() {
+    async fn a_broken_pipe_is_unreachable_for_good() {
         let builder = StdoutSinkBuilder::to(LineFormat::Lines, Arc::new(Mutex::new(Broken)));
         let batch = batch(&builder, facts(1, 1), &[b"one"]);
         let mut sink = builder.build();
-        assert_eq!(sink.deliver(&batch, 1).await.unwrap_err().class, Class::Unreachable);
+        let error = sink.deliver(&batch, 1).await.unwrap_err();
+        assert_eq!((error.class, error.is_final), (Class::Unreachable, true));
         assert_eq!(sink.probe().await.unwrap_err().class, Class::Unreachable);
     }
 }

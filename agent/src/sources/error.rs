@@ -4,7 +4,7 @@ use crate::journal::AppendError;
 use crate::record::id::SourceId;
 use crate::record::template::TemplateError;
 
-/// A failure of a source. It resumes from its positions when it is started again.
+/// A failure of a source. It resumes from its positions when it is run again.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// With `--once`, a source that never ends.

@@ -100,7 +100,7 @@ impl Source for GenerateSource {
     }
 
     async fn run(
-        self: Box<Self>,
+        &mut self,
         appender: Appender,
         shutdown: Shutdown,
     ) -> Result<Finished, SourceError> {
@@ -164,7 +164,8 @@ mod tests {
     }
 
     async fn run(journal: &crate::journal::Journal, config: &GenerateSourceConfig) -> Finished {
-        let source = Box::new(GenerateSource::new(source_id(), config, &options(true)).unwrap());
+        let mut source =
+            Box::new(GenerateSource::new(source_id(), config, &options(true)).unwrap());
         let appender = journal.appender(&source_id()).await.unwrap();
         source.run(appender, Shutdown::new()).await.unwrap()
     }
@@ -194,7 +195,8 @@ mod tests {
         let endless = config(None, Duration::from_micros(100));
         let refused = GenerateSource::new(source_id(), &endless, &options(true)).err().unwrap();
         assert!(refused.to_string().contains("never ends"));
-        let source = Box::new(GenerateSource::new(source_id(), &endless, &options(false)).unwrap());
+        let mut source =
+            Box::new(GenerateSource::new(source_id(), &endless, &options(false)).unwrap());
         let counters = source.counters();
         let appender = journal.appender(&source_id()).await.unwrap();
         let shutdown = Shutdown::new();

@@ -1,7 +1,8 @@
 //! Sources bring records in. They know the journal's [`Appender`] and nothing of lanes, pipelines or sinks.
 //!
 //! A source moves its positions in the same append as the records that it has read; so a crash neither repeats nor skips a
-//! record. When an append fails, nothing after it was taken: the source ends with the error and is started anew.
+//! record. When an append fails, nothing after it was taken: the run ends with the error, and the next one begins at the
+//! positions that are durable. Standard input has no positions: it keeps what is not durable yet and hands it in again.
 //!
 //! Lines (files and standard input) end at `\n`, which is not part of the record. All other bytes stay as they are, also
 //! `\r`, NUL and what is no UTF-8. An empty line is no record: it is skipped and counted.
@@ -27,10 +28,12 @@ use crate::journal::Appender;
 use crate::tasks::Shutdown;
 
 /// How a source came to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finished {
     /// A finite source was read to its end, and everything of it is durable.
     End,
+    /// The same, but for what could not be read: a line for each.
+    Partly(Vec<String>),
     /// It was asked to stop; what it had submitted is durable.
     Stopped,
 }
@@ -44,7 +47,7 @@ pub struct SourceOptions {
     pub clock: SharedClock,
 }
 
-/// What a source has done since it was built, for status and metrics. Counted when durable, except for what is left out.
+/// What a source has done in all its runs, for status and metrics. Counted when durable; what is left out, when it is read.
 #[derive(Debug, Default)]
 pub struct SourceCounters {
     /// Records in the journal.
@@ -63,6 +66,8 @@ pub struct SourceCounters {
     pub files_in_trouble: AtomicU64,
     /// Files that were cut or written anew and are read from their first byte again.
     pub files_restarted: AtomicU64,
+    /// Files that went out of reach with something unread.
+    pub files_lost: AtomicU64,
 }
 
 /// One configured source, ready to run.
@@ -71,7 +76,12 @@ pub trait Source: Send {
     /// What it does, readable while it runs.
     fn counters(&self) -> Arc<SourceCounters>;
 
-    /// Reads until the end, or until asked to stop.
+    /// Records that were read, are not durable and cannot be read again. The next run hands them in first.
+    fn unsaved(&self) -> u64 {
+        0
+    }
+
+    /// Reads until the end, or until asked to stop. After an error it can be run again, with a new appender.
     ///
     /// # Errors
     /// When the journal takes nothing more or the input cannot be read.
@@ -79,7 +89,7 @@ pub trait Source: Send {
     /// # Cancel safety
     /// Can be dropped; what was submitted may still become durable, with the positions that belong to it.
     async fn run(
-        self: Box<Self>,
+        &mut self,
         appender: Appender,
         shutdown: Shutdown,
     ) -> Result<Finished, SourceError>;

@@ -1,8 +1,10 @@
 //! The source that reads lines from standard input, to its end.
 //!
-//! Standard input cannot be read twice: lines that were read but not durable when the agent dies are gone, and their producer
+//! Standard input cannot be read twice. What was read is kept, up to a bound, until it is durable: after a failure of the
+//! journal the next run hands it in again. Only lines that were not durable when the agent ends are gone, and their producer
 //! was never told otherwise. A last line without a newline is a record. Asked to stop, it leaves an unfinished line alone.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -29,7 +31,11 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 pub(super) struct StdinSource {
     id: SourceId,
     counters: Arc<SourceCounters>,
-    reader: Reader,
+    /// `None` while its thread has it, and when that has died with it.
+    reader: Option<Reader>,
+    /// Read and not handed over, or handed over in vain.
+    unsaved: VecDeque<Append>,
+    ended: bool,
 }
 
 impl StdinSource {
@@ -64,7 +70,56 @@ impl StdinSource {
             read: 0,
             ready: Vec::new(),
         };
-        Ok(Self { id, counters, reader })
+        let (reader, unsaved) = (Some(reader), VecDeque::new());
+        Ok(Self { id, counters, reader, unsaved, ended: false })
+    }
+
+    async fn read(
+        &mut self,
+        feed: &mut Feed,
+        shutdown: &Shutdown,
+    ) -> Result<Finished, SourceError> {
+        loop {
+            while let Some(append) = self.unsaved.pop_front() {
+                feed.push(append).await?;
+            }
+            if self.ended {
+                feed.drain().await?;
+                return Ok(Finished::End);
+            }
+            match self.step(shutdown).await? {
+                // Nobody is waiting behind these lines: have them counted.
+                Step::Waited if self.unsaved.is_empty() => feed.drain().await?,
+                Step::Waited | Step::Read => {}
+                Step::End => self.ended = true,
+                Step::Stopped => {
+                    while let Some(append) = self.unsaved.pop_front() {
+                        feed.push(append).await?;
+                    }
+                    feed.drain().await?;
+                    return Ok(Finished::Stopped);
+                }
+            }
+        }
+    }
+
+    /// One step on a thread of its own; what it has read is unsaved.
+    async fn step(&mut self, shutdown: &Shutdown) -> Result<Step, SourceError> {
+        let failed = |error| SourceError::Read { source_id: self.id.clone(), error };
+        let Some(mut reader) = self.reader.take() else {
+            return Err(failed(io::Error::other("the thread that read it has died")));
+        };
+        let stop = shutdown.clone();
+        let step = tokio::task::spawn_blocking(move || {
+            let step = reader.step(&stop);
+            (reader, step)
+        });
+        let (mut reader, step) =
+            step.await.map_err(|error| SourceError::Died { source_id: self.id.clone(), error })?;
+        let step = step.map_err(failed);
+        self.unsaved.extend(reader.ready.drain(..));
+        self.reader = Some(reader);
+        step
     }
 }
 
@@ -74,39 +129,23 @@ impl Source for StdinSource {
         Arc::clone(&self.counters)
     }
 
+    fn unsaved(&self) -> u64 {
+        let count =
+            |append: &Append| u64::from(append.frames.count()) + append.letters.len() as u64;
+        self.unsaved.iter().map(count).sum()
+    }
+
     async fn run(
-        self: Box<Self>,
+        &mut self,
         appender: Appender,
         shutdown: Shutdown,
     ) -> Result<Finished, SourceError> {
-        let Self { id, counters, mut reader } = *self;
-        let mut feed = Feed::new(appender, counters);
-        loop {
-            let stop = shutdown.clone();
-            let step = tokio::task::spawn_blocking(move || {
-                let step = reader.step(&stop);
-                (reader, step)
-            });
-            let (used, step) =
-                step.await.map_err(|error| SourceError::Died { source_id: id.clone(), error })?;
-            reader = used;
-            let step = step.map_err(|error| SourceError::Read { source_id: id.clone(), error })?;
-            for append in reader.ready.drain(..) {
-                feed.push(append).await?;
-            }
-            let finished = match step {
-                Step::Waited => {
-                    // Nobody is waiting behind these lines: have them counted.
-                    feed.drain().await?;
-                    continue;
-                }
-                Step::Read => continue,
-                Step::End => Finished::End,
-                Step::Stopped => Finished::Stopped,
-            };
-            feed.drain().await?;
-            return Ok(finished);
-        }
+        let mut feed = Feed::keeping(appender, Arc::clone(&self.counters));
+        let result = self.read(&mut feed, &shutdown).await;
+        let mut kept = feed.into_kept();
+        kept.append(&mut self.unsaved);
+        self.unsaved = kept;
+        result
     }
 }
 
@@ -138,6 +177,7 @@ impl Reader {
         let mut wait = POLL;
         loop {
             if stop.is_requested() {
+                self.flush();
                 return Ok(Step::Stopped);
             }
             if !self.is_readable(&wait)? {
@@ -266,7 +306,7 @@ mod tests {
                 output.write_all(b"\nlast without newline").unwrap();
             }
         });
-        let source = source(input.into());
+        let mut source = source(input.into());
         let counters = source.counters();
         let appender = journal.appender(&source_id()).await.unwrap();
         assert_eq!(source.run(appender, Shutdown::new()).await.unwrap(), Finished::End);
@@ -283,13 +323,38 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_a_run_could_not_save_is_handed_in_first_by_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = open(folder.path());
+        let (input, output) = io::pipe().unwrap();
+        let lines: String = (0..100_000).map(|n| format!("line {n}\n")).collect();
+        let expected: Vec<_> = lines.lines().map(|line| line.as_bytes().to_vec()).collect();
+        let writer = std::thread::spawn(move || {
+            let mut output = output;
+            output.write_all(lines.as_bytes()).unwrap();
+        });
+        let mut source = source(input.into());
+        let appender = journal.appender(&source_id()).await.unwrap();
+        journal.close().await.unwrap();
+        source.run(appender, Shutdown::new()).await.unwrap_err();
+        assert!(source.unsaved() > 0);
+        drop(journal);
+        let journal = open(folder.path());
+        let appender = journal.appender(&source_id()).await.unwrap();
+        assert_eq!(source.run(appender, Shutdown::new()).await.unwrap(), Finished::End);
+        writer.join().unwrap();
+        assert_eq!(source.unsaved(), 0);
+        assert!(payloads(&journal).await == expected);
+    }
+
+    #[tokio::test]
     async fn an_open_pipe_stops_when_asked_and_what_came_is_durable() {
         let folder = tempfile::tempdir().unwrap();
         let journal = open(folder.path());
         let (input, output) = io::pipe().unwrap();
         let mut output = output;
         output.write_all(b"one\ntw").unwrap();
-        let source = source(input.into());
+        let mut source = source(input.into());
         let counters = source.counters();
         let appender = journal.appender(&source_id()).await.unwrap();
         let shutdown = Shutdown::new();

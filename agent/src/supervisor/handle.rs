@@ -21,27 +21,13 @@ pub(super) struct SourceEntry {
     pub(super) id: SourceId,
     pub(super) kind: &'static str,
     pub(super) state: Mutex<SourceState>,
-    /// Those of the running session.
-    pub(super) counters: Mutex<Arc<SourceCounters>>,
+    /// Those of all its runs.
+    pub(super) counters: Arc<SourceCounters>,
 }
 
 impl SourceEntry {
-    pub(super) fn set(&self, new: SourceState) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = std::mem::discriminant(&*state) != std::mem::discriminant(&new);
-        *state = new;
-        changed
-    }
-
-    /// Takes over the counters of a new session.
-    pub(super) fn count_with(&self, counters: Arc<SourceCounters>) {
-        *self.counters.lock().unwrap_or_else(PoisonError::into_inner) = counters;
-    }
-
-    /// Records of the running session.
-    pub(super) fn records(&self) -> u64 {
-        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        counters.records.load(Ordering::Relaxed)
+    pub(super) fn set(&self, new: SourceState) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
     pub(super) fn state(&self) -> SourceState {
@@ -148,7 +134,7 @@ fn not_ready(face: &Face, sources: &[SourceStatus], lanes: &[LaneView]) -> Vec<S
 fn source_status(entry: &SourceEntry, journal: &Snapshot) -> SourceStatus {
     let head = journal.streams.iter().find(|stream| stream.source == entry.id);
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    let counters = Arc::clone(&entry.counters.lock().unwrap_or_else(PoisonError::into_inner));
+    let counters = &entry.counters;
     SourceStatus {
         id: entry.id.clone(),
         kind: entry.kind,

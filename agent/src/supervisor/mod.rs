@@ -24,7 +24,7 @@ use crate::lane::status::LaneState;
 use crate::lane::{LaneControl, LaneEnd};
 use crate::record::id::SourceId;
 use crate::tasks::{Ended, Shutdown, TaskGroup};
-use handle::{Face, SourceEntry};
+use handle::Face;
 use source::{SourceEnd, SourceTask};
 use status::{SourceState, Status};
 
@@ -37,6 +37,8 @@ pub struct Supervisor {
     lanes: TaskGroup<LaneEnd>,
     /// One for each source: set when it has nothing more to give.
     drains: Vec<(SourceId, watch::Sender<bool>)>,
+    /// How long a source of a finite run may fail before it is given up.
+    patience: watch::Sender<Option<Duration>>,
     source_shutdown: Shutdown,
     lane_shutdown: Shutdown,
     once: bool,
@@ -66,7 +68,7 @@ impl Supervisor {
         let drains: Vec<_> = started
             .sources
             .iter()
-            .map(|entry| (entry.id.clone(), watch::channel(false).0))
+            .map(|(entry, _)| (entry.id.clone(), watch::channel(false).0))
             .collect();
         for entry in &started.lanes {
             let spec = &entry.parts.spec;
@@ -83,17 +85,22 @@ impl Supervisor {
                 crate::lane::run(parts, journal, control, Arc::clone(&entry.status)),
             );
         }
-        for (entry, config) in started.sources.iter().zip(started.source_configs) {
+        let patience = watch::Sender::new(None);
+        let mut entries = Vec::new();
+        for (entry, source) in started.sources {
+            entries.push(Arc::clone(&entry));
+            let span = tracing::error_span!("source", id = %entry.id);
+            let name = entry.id.to_string();
             let task = SourceTask {
-                config,
-                entry: Arc::clone(entry),
+                source,
+                entry,
                 journal: Arc::clone(&started.journal),
                 once: options.once,
+                patience: patience.subscribe(),
                 clock: Arc::clone(&options.clock),
                 shutdown: source_shutdown.clone(),
             };
-            let span = tracing::error_span!("source", id = %entry.id);
-            sources.spawn(entry.id.to_string(), span, task.run());
+            sources.spawn(name, span, task.run());
         }
         let face = Arc::new(Face {
             opening: started.opening,
@@ -102,7 +109,7 @@ impl Supervisor {
             owner: options.config.agent.owner.clone(),
             runbook: options.config.agent.runbook.clone(),
             relaxed: started.relaxed,
-            sources: started.sources,
+            sources: entries,
             lanes: started.lanes,
             plugins: started.plugins,
             snapshots: started.journal.snapshots(),
@@ -115,6 +122,7 @@ impl Supervisor {
             sources,
             lanes,
             drains,
+            patience,
             source_shutdown,
             lane_shutdown,
             once: options.once,
@@ -129,8 +137,10 @@ impl Supervisor {
     }
 
     /// Runs until all sources have ended and all lanes are drained, `timeout` after the last source has ended, or until
-    /// asked to stop; then stops everything and closes the journal.
+    /// asked to stop; then stops everything and closes the journal. A source that fails for as long as `timeout` has ended.
+    /// Without a lane there is nothing to do: a run whose last lane ends, ends.
     pub async fn run(mut self, timeout: Option<Duration>, shutdown: &Shutdown) -> RunEnd {
+        self.patience.send_replace(timeout);
         let mut undone = Vec::new();
         let journal = Arc::clone(&self.journal);
         let ended = tokio::select! {
@@ -146,8 +156,11 @@ impl Supervisor {
             () = self.run_to_end(timeout, &mut undone) => true,
         };
         // Whoever asked for everything to be done is told what is not; a service that is stopped keeps it for its next start.
-        if ended || self.once {
-            self.name_undone(&mut undone);
+        if self.once && !ended {
+            self.name_unread(&mut undone);
+        }
+        if self.once || ended {
+            self.name_undelivered(&mut undone);
         }
         self.stop(undone).await
     }
@@ -181,20 +194,25 @@ impl Supervisor {
         }
     }
 
-    /// What is not at its end, and why.
-    fn name_undone(&self, undone: &mut Vec<String>) {
+    /// Sources that are not at their end.
+    fn name_unread(&self, undone: &mut Vec<String>) {
         for entry in &self.face.sources {
             if entry.state() == SourceState::Running {
                 undone.push(format!("source {} is not at its end", entry.id));
             }
         }
+    }
+
+    /// Lanes that are not done, and why.
+    fn name_undelivered(&self, undone: &mut Vec<String>) {
         for entry in &self.face.lanes {
             let state = entry.status.state();
             let spec = &entry.parts.spec;
             let name = format!("{}/{}/{}", spec.source, spec.pipeline, spec.sink);
             if let Some((cause, reason, _)) = state.trouble() {
                 undone.push(format!("lane {name} holds: {cause}: {reason}"));
-            } else if state != LaneState::Drained {
+            // Nobody has asked to stop yet: one that has stopped will never deliver more, and that is no failure.
+            } else if !matches!(state, LaneState::Drained | LaneState::Stopped) {
                 undone.push(format!("lane {name} is not done"));
             }
         }
@@ -202,27 +220,21 @@ impl Supervisor {
 
     /// Lets the lanes of a source that has ended drain. False when it ended in a panic.
     fn source_ended(&self, ended: &Ended<SourceEnd>, undone: &mut Vec<String>) -> bool {
-        match &ended.result {
-            Some(SourceEnd::Finished | SourceEnd::Stopped) => {}
-            Some(SourceEnd::Failed(reason)) => {
-                undone.push(format!("source {}: {reason}", ended.name));
-            }
-            None => {
-                tracing::error!(source = %ended.name, "Source ended in a panic");
-                undone.push(format!("source {}: it ended in a panic", ended.name));
-                return false;
-            }
-        }
-        if let Some((_, drain)) = self.drains.iter().find(|(id, _)| id.as_str() == ended.name) {
+        let sound = note_source(ended, undone);
+        let drain = self.drains.iter().find(|(id, _)| sound && id.as_str() == ended.name);
+        if let Some((_, drain)) = drain {
             drain.send_replace(true);
         }
-        true
+        sound
     }
 
     async fn stop(self, mut undone: Vec<String>) -> RunEnd {
         let begun = tokio::time::Instant::now();
         self.source_shutdown.request();
-        let (_, late) = self.sources.drain(self.stop_grace / 2).await;
+        let (ended, late) = self.sources.drain(self.stop_grace / 2).await;
+        for source in &ended {
+            note_source(source, &mut undone);
+        }
         aborted("Sources", &late);
         self.lane_shutdown.request();
         let (_, late) = self.lanes.drain(self.stop_grace.saturating_sub(begun.elapsed())).await;
@@ -235,6 +247,23 @@ impl Supervisor {
         }
         RunEnd { status: handle.status(), undone }
     }
+}
+
+/// Notes what a source that has ended leaves undone. False when it ended in a panic.
+fn note_source(ended: &Ended<SourceEnd>, undone: &mut Vec<String>) -> bool {
+    let name = &ended.name;
+    match &ended.result {
+        Some(SourceEnd::Finished | SourceEnd::Stopped) => {}
+        Some(SourceEnd::Partly(unread)) => {
+            undone.extend(unread.iter().map(|what| format!("source {name}: {what}")));
+        }
+        Some(SourceEnd::Failed(reason)) => undone.push(format!("source {name}: {reason}")),
+        None => {
+            tracing::error!(source = %name, "Source ended in a panic");
+            undone.push(format!("source {name}: it ended in a panic"));
+        }
+    }
+    ended.result.is_some()
 }
 
 /// Says who was still at work when the time was over. What they were at stays in the journal.
@@ -250,14 +279,4 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
-}
-
-/// A source as it stands before it runs.
-fn entry(config: &crate::sources::config::SourceConfig) -> Arc<SourceEntry> {
-    Arc::new(SourceEntry {
-        id: config.id.clone(),
-        kind: config.kind.word(),
-        state: std::sync::Mutex::new(SourceState::Running),
-        counters: std::sync::Mutex::default(),
-    })
 }

@@ -1,20 +1,25 @@
-//! One source as a task: run, and after an early end run anew from the positions that are durable.
+//! One source as a task: run, and after an early end run again from what is durable.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 use super::handle::SourceEntry;
 use super::status::SourceState;
 use crate::backoff::{Backoff, Jitter};
-use crate::clock::SharedClock;
+use crate::clock::{Monotonic, SharedClock, Timestamp};
 use crate::error_chain::Chain;
-use crate::journal::Journal;
-use crate::sources::config::SourceConfig;
-use crate::sources::{Finished, SourceError, SourceOptions};
+use crate::journal::{AppendError, Disposition, Journal};
+use crate::sources::{Finished, Source, SourceError};
 use crate::tasks::Shutdown;
 
 const BACKOFF_MS: (u64, u64) = (200, 30_000);
-/// With `--once` somebody waits for the end: after this many failures in a row the source is given up.
+/// A run that lasted this long is not counted with the failures before it.
+const GOOD_RUN: Duration = Duration::from_secs(60);
+/// With `--once` somebody waits for the end: after this many failures in a row that nothing but somebody's doing can change,
+/// the source is given up.
 const ONCE_FAILURES_MAX: u32 = 5;
 
 /// How a source ended.
@@ -22,69 +27,124 @@ const ONCE_FAILURES_MAX: u32 = 5;
 pub(super) enum SourceEnd {
     /// It was read to its end, and everything is durable.
     Finished,
+    /// The same, but for these.
+    Partly(Vec<String>),
     /// It was asked to stop.
     Stopped,
-    /// With `--once`: it failed too often.
+    /// It was given up, or something that it read is not durable.
     Failed(String),
 }
 
 /// Everything that one source's task owns.
 pub(super) struct SourceTask {
-    pub(super) config: SourceConfig,
+    /// Kept over all runs, with what it could not save.
+    pub(super) source: Box<dyn Source>,
     pub(super) entry: Arc<SourceEntry>,
     pub(super) journal: Arc<Journal>,
     pub(super) once: bool,
+    /// With `--once`: how long it may fail before it is given up; `None` is for ever.
+    pub(super) patience: watch::Receiver<Option<Duration>>,
     pub(super) clock: SharedClock,
     pub(super) shutdown: Shutdown,
 }
 
+/// Failures in a row.
+struct Failing {
+    count: u32,
+    since: Timestamp,
+    began: Monotonic,
+}
+
 impl SourceTask {
-    pub(super) async fn run(self) -> SourceEnd {
+    pub(super) async fn run(mut self) -> SourceEnd {
         let (base, max) = BACKOFF_MS;
         let (base, max) = (Duration::from_millis(base), Duration::from_millis(max));
         let backoff = Backoff::new(base, max, Jitter::Full).expect("the constants are in order");
-        let mut failures = 0;
+        let mut failing: Option<Failing> = None;
         loop {
+            let (began, records) = (self.clock.monotonic(), self.records());
             let error = match self.session().await {
-                Ok(Finished::End) => {
-                    self.entry.set(SourceState::Finished);
-                    return SourceEnd::Finished;
-                }
-                Ok(Finished::Stopped) => {
-                    self.entry.set(SourceState::Stopped);
-                    return SourceEnd::Stopped;
-                }
+                Ok(finished) => return self.finished(finished),
                 Err(error) => error,
             };
-            // One that has brought something in begins with the shortest pause.
-            if self.entry.records() > 0 {
-                failures = 0;
+            let now = self.clock.monotonic();
+            if self.records() > records || now.since(began) > GOOD_RUN {
+                failing = None;
             }
-            failures += 1;
-            let reason = Chain(&*error).to_string();
-            let failed = SourceState::Failed { reason: reason.clone(), since: self.clock.now() };
-            if self.entry.set(failed) {
-                tracing::error!(
-                    error = reason,
-                    "Source failed, it starts anew from what is durable"
-                );
+            let since = self.clock.now();
+            let failing = failing.get_or_insert(Failing { count: 0, since, began: now });
+            failing.count += 1;
+            let reason = Chain(&error).to_string();
+            self.entry.set(SourceState::Failed { reason: reason.clone(), since: failing.since });
+            if failing.count == 1 {
+                tracing::error!(error = reason, "Source failed, it goes on from what is durable");
+            } else {
+                tracing::debug!(error = reason, failures = failing.count, "Source failed again");
             }
-            if self.once && failures >= ONCE_FAILURES_MAX {
-                return SourceEnd::Failed(reason);
+            let left = self.patience.borrow().map(|p| p.saturating_sub(now.since(failing.began)));
+            let hopeless = !may_pass(&error);
+            if self.once
+                && (left.is_some_and(|left| left.is_zero())
+                    || hopeless && failing.count >= ONCE_FAILURES_MAX)
+            {
+                return self.failed(reason);
             }
-            if !self.shutdown.sleep(backoff.wait(failures)).await {
-                return SourceEnd::Stopped;
+            let wait = backoff.wait(failing.count);
+            if !self.shutdown.sleep(left.map_or(wait, |left| left.min(wait))).await {
+                return self.last_try(reason).await;
             }
         }
     }
 
-    async fn session(&self) -> Result<Finished, Box<dyn std::error::Error + Send + Sync>> {
-        let appender = self.journal.appender(&self.config.id).await?;
-        let options = SourceOptions { once: self.once, clock: Arc::clone(&self.clock) };
-        let source = crate::sources::build(&self.config, &options)?;
-        self.entry.count_with(source.counters());
+    fn records(&self) -> u64 {
+        self.entry.counters.records.load(Ordering::Relaxed)
+    }
+
+    fn finished(&self, finished: Finished) -> SourceEnd {
+        let (state, end) = match finished {
+            Finished::End => (SourceState::Finished, SourceEnd::Finished),
+            Finished::Partly(unread) => (SourceState::Finished, SourceEnd::Partly(unread)),
+            Finished::Stopped => (SourceState::Stopped, SourceEnd::Stopped),
+        };
+        self.entry.set(state);
+        end
+    }
+
+    /// Asked to stop after a failure: what only the source still has is handed in once more.
+    async fn last_try(mut self, reason: String) -> SourceEnd {
+        if self.source.unsaved() == 0 {
+            return self.finished(Finished::Stopped);
+        }
+        match self.session().await {
+            Ok(finished) => self.finished(finished),
+            Err(_) => self.failed(reason),
+        }
+    }
+
+    fn failed(&self, reason: String) -> SourceEnd {
+        SourceEnd::Failed(match self.source.unsaved() {
+            0 => reason,
+            records => format!("{records} records that were read are lost: {reason}"),
+        })
+    }
+
+    async fn session(&mut self) -> Result<Finished, SourceError> {
+        let appender = self
+            .journal
+            .appender(&self.entry.id)
+            .await
+            .map_err(|source| AppendError::Journal { source_id: self.entry.id.clone(), source })?;
         self.entry.set(SourceState::Running);
-        let ran: Result<Finished, SourceError> = source.run(appender, self.shutdown.clone()).await;
-        Ok(ran?)
+        self.source.run(appender, self.shutdown.clone()).await
+    }
+}
+
+/// Whether the same may work later without anybody's doing.
+fn may_pass(error: &SourceError) -> bool {
+    match error {
+        SourceError::Append(AppendError::Journal { source, .. }) => {
+            source.disposition() == Disposition::Retry
+        }
+        _ => false,
     }
 }

@@ -1,11 +1,12 @@
 //! From a config to parts that can be run: journal, plugins, sinks, lanes.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::digests::JournalDigests;
 use super::error::StartError;
 use super::handle::{LaneEntry, SourceEntry};
+use super::status::SourceState;
 use crate::clock::SharedClock;
 use crate::config::Config;
 use crate::journal::config::Durability;
@@ -17,6 +18,7 @@ use crate::plugin::{HostOptions, Plugin, PluginHost};
 use crate::record::id::{AgentId, Name, SinkId};
 use crate::sinks::SinkBuilder;
 use crate::sources::config::SourceConfig;
+use crate::sources::{Source, SourceOptions};
 
 /// The folder of compiled plugins in the data directory.
 const COMPILED_FOLDER: &str = "compiled";
@@ -39,8 +41,7 @@ pub(super) struct Started {
     pub(super) journal: Arc<Journal>,
     pub(super) opening: Opening,
     pub(super) relaxed: bool,
-    pub(super) sources: Vec<Arc<SourceEntry>>,
-    pub(super) source_configs: Vec<SourceConfig>,
+    pub(super) sources: Vec<(Arc<SourceEntry>, Box<dyn Source>)>,
     pub(super) lanes: Vec<LaneEntry>,
     pub(super) plugins: Vec<Plugin>,
 }
@@ -48,15 +49,12 @@ pub(super) struct Started {
 pub(super) async fn start(options: &StartOptions) -> Result<Started, StartError> {
     let config = &options.config;
     // A source that no pipeline names would fill the journal for nobody.
-    let source_configs: Vec<_> = config
+    let sources = config
         .sources
         .iter()
         .filter(|source| config.pipelines.iter().any(|p| p.sources.contains(&source.id)))
-        .cloned()
-        .collect();
-    for source in &source_configs {
-        refuse_endless(source, options)?;
-    }
+        .map(|source| build_source(source, options))
+        .collect::<Result<_, _>>()?;
     let (journal, opening) = open_journal(options).await?;
     tracing::info!(
         agent = %opening.agent, epoch = %opening.epoch, case = opening.case.as_str(),
@@ -71,8 +69,7 @@ pub(super) async fn start(options: &StartOptions) -> Result<Started, StartError>
     let lanes = lanes(options, &opening, &transforms, &sinks);
     Ok(Started {
         relaxed: config.journal.durability == Durability::Relaxed,
-        sources: source_configs.iter().map(super::entry).collect(),
-        source_configs,
+        sources,
         lanes,
         plugins: transforms.into_iter().map(|transform| transform.plugin).collect(),
         journal,
@@ -80,12 +77,20 @@ pub(super) async fn start(options: &StartOptions) -> Result<Started, StartError>
     })
 }
 
-fn refuse_endless(source: &SourceConfig, options: &StartOptions) -> Result<(), StartError> {
-    let (once, clock) = (options.once, Arc::clone(&options.clock));
-    let tried = crate::sources::SourceOptions { once, clock };
-    crate::sources::build(source, &tried)
-        .map(drop)
-        .map_err(|error| StartError::Source { source_id: source.id.clone(), source: error })
+fn build_source(
+    config: &SourceConfig,
+    options: &StartOptions,
+) -> Result<(Arc<SourceEntry>, Box<dyn Source>), StartError> {
+    let source_options = SourceOptions { once: options.once, clock: Arc::clone(&options.clock) };
+    let source = crate::sources::build(config, &source_options)
+        .map_err(|source| StartError::Source { source_id: config.id.clone(), source })?;
+    let entry = SourceEntry {
+        id: config.id.clone(),
+        kind: config.kind.word(),
+        state: Mutex::new(SourceState::Running),
+        counters: source.counters(),
+    };
+    Ok((Arc::new(entry), source))
 }
 
 async fn open_journal(options: &StartOptions) -> Result<(Arc<Journal>, Opening), StartError> {

@@ -1,7 +1,8 @@
 //! The log: one subscriber for the whole process, to standard error.
 //!
 //! Text with colour on a terminal, one JSON object a line elsewhere. Libraries are heard from `warn` on, so that `info` holds
-//! the agent's own life-cycle only; with `debug` and `trace` they say as much as the agent.
+//! the agent's own life-cycle only; with `debug` and `trace` they say as much as the agent. The NATS client is not heard before
+//! that: it repeats itself with every try to connect, and what matters of it stands in the lane's state.
 
 use std::io::IsTerminal as _;
 
@@ -17,6 +18,9 @@ use super::config::{Level, LogConfig, LogFormat};
 
 /// The crate whose events are the agent's own.
 const OWN_TARGET: &str = "waystation";
+
+/// The crate that repeats itself.
+const NATS_TARGET: &str = "async_nats";
 
 /// The log while it runs. Dropping it changes nothing; only the level can no longer be changed.
 #[derive(Debug, Clone)]
@@ -56,7 +60,11 @@ fn filter(level: Level) -> Targets {
         Level::Warn | Level::Info => LevelFilter::WARN,
         Level::Debug | Level::Trace => own,
     };
-    Targets::new().with_default(others).with_target(OWN_TARGET, own)
+    let nats = match level {
+        Level::Error | Level::Warn | Level::Info => LevelFilter::OFF,
+        Level::Debug | Level::Trace => own,
+    };
+    Targets::new().with_default(others).with_target(NATS_TARGET, nats).with_target(OWN_TARGET, own)
 }
 
 /// How lines look and where they go.
@@ -156,12 +164,14 @@ mod tests {
     #[test]
     fn libraries_are_quiet_until_debug_and_the_level_can_be_changed() {
         let text = logged(LogFormat::Text, false, Level::Info, |logging| {
-            tracing::info!(target: "async_nats::client", "library info");
+            tracing::info!(target: "hyper", "library info");
+            tracing::error!(target: "async_nats::connector", "authorization violation");
             tracing::warn!(target: "hyper", "library warning");
             tracing::debug!("own debug, too early");
             logging.set_level(Level::Debug);
             tracing::debug!("own debug");
             tracing::debug!(target: "wasmtime", "library debug");
+            tracing::debug!(target: "async_nats", "client debug");
             logging.set_level(Level::Error);
             tracing::warn!("own warning, too late");
         });
@@ -171,11 +181,13 @@ mod tests {
             "too early",
             "own debug",
             "library debug",
+            "authorization",
+            "client debug",
             "too late",
         ]
         .into_iter()
         .filter(|what| text.contains(what))
         .collect();
-        assert_eq!(seen, ["library warning", "own debug", "library debug"]);
+        assert_eq!(seen, ["library warning", "own debug", "library debug", "client debug"]);
     }
 }

@@ -1,7 +1,8 @@
 //! Whole pipelines through the real binary: bytes unchanged, every record accounted for, nothing waits for nothing.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::support::agent::{Home, files_below};
@@ -384,9 +385,9 @@ fn generated_and_piped_records_come_through() {
     );
     let mut child = home
         .command(&["run", "--once"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     child.stdin.take().unwrap().write_all(b"hello\nworld\n").unwrap();
@@ -397,6 +398,124 @@ fn generated_and_piped_records_come_through() {
     let piped: Vec<_> = text.lines().filter(|line| !line.starts_with("made")).collect();
     assert_eq!(made, (1..=1000).map(|n| format!("made {n}")).collect::<Vec<_>>());
     assert_eq!(piped, ["hello", "world"]);
+}
+
+/// Standard input to standard output.
+const PIPED: &str = r#"
+    [agent]
+    id = "gw"
+    data_dir = "{dir}/data"
+    [sources.piped]
+    type = "stdin"
+    [sinks.print]
+    type = "stdout"
+    batch = { linger = "10ms" }
+    [pipelines.p]
+    sources = ["piped"]
+    sinks = ["print"]
+    "#;
+
+/// Changes the journal under a running agent.
+fn tamper(home: &Home, sql: &str) {
+    rusqlite::Connection::open(home.path("data/journal.db")).unwrap().execute_batch(sql).unwrap();
+}
+
+const FAULT: &str = "CREATE TRIGGER fault BEFORE INSERT ON chunks
+    BEGIN SELECT RAISE(ABORT, 'planted'); END";
+
+#[test]
+fn piped_lines_survive_a_journal_that_fails_for_a_while_and_are_counted_once() {
+    let home = Home::new(PIPED);
+    let log = std::fs::File::create(home.path("agent.log")).unwrap();
+    let mut child = home
+        .command(&["run", "--once", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"one\n").unwrap();
+    wait_for("the first record", LONG, || {
+        (home.status()?["lanes"][0]["delivered"] == 1).then_some(())
+    });
+    tamper(&home, FAULT);
+    input.write_all(b"two\nthree\n").unwrap();
+    // More often than a source that cannot hope is run again.
+    wait_for("failures", LONG, || {
+        (home.log().matches("Journal commit failed").count() > 6).then_some(())
+    });
+    tamper(&home, "DROP TRIGGER fault");
+    input.write_all(b"four\n").unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", home.log());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[..4], ["one", "two", "three", "four"]);
+    let summary: serde_json::Value = serde_json::from_str(lines[4]).unwrap();
+    assert_eq!(summary["records_in"], 4, "{summary}");
+}
+
+#[test]
+fn a_bounded_run_gives_a_failing_source_up_and_says_what_is_lost() {
+    let home = Home::new(PIPED);
+    home.run_once();
+    tamper(&home, FAULT);
+    let mut child = home
+        .command(&["run", "--once", "--timeout", "1s"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"one\ntwo\nthree\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("source piped: 3 records that were read are lost"), "{stderr}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_the_run_quietly_and_the_rest_stays_queued() {
+    let home = Home::new(
+        &PIPED
+            .replace("type = \"stdin\"", "type = \"generate\"\nrecords = 500000\nevery = \"0ms\""),
+    );
+    for arguments in [&["run", "--once"][..], &["run"]] {
+        let mut child = home
+            .command(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with(r#"{"n":"#), "{line}");
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+        assert!(!stderr.contains("\"WARN\"") && !stderr.contains("\"ERROR\""), "{stderr}");
+    }
+    let batches: i64 = journal_value(&home, "SELECT count(*) FROM batches");
+    assert!(batches > 0);
+}
+
+#[test]
+fn what_cannot_be_read_once_is_left_undone_and_named() {
+    let home = Home::new(&config("", "", ""));
+    input(&home, "a", b"one\n");
+    std::os::unix::fs::symlink("loop", home.path("in/loop")).unwrap();
+    let output = home.output(&["run", "--once"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("source in: cannot look at") && stderr.contains("in/loop"), "{stderr}");
+    let home = Home::new(&config("", "", ""));
+    let output = home.output(&["run", "--once"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("Pattern finds no file") && stderr.contains("in/* finds"), "{stderr}");
 }
 
 #[test]

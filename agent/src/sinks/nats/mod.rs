@@ -20,7 +20,10 @@ mod subject;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::context::{Context, ContextBuilder};
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::context::{
+    Context, ContextBuilder, GetStreamError, GetStreamErrorKind, RequestError, RequestErrorKind,
+};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
@@ -84,6 +87,52 @@ impl Shared {
         let link = self.link().await?;
         let state = link.0.wait_connected(at_most).await;
         if state.connected { Ok(link) } else { Err(lost(&state)) }
+    }
+
+    /// No stream has taken a subject: why.
+    async fn no_stream(&self, context: &Context, subject: &str) -> SinkError {
+        let Some(stream) = &self.config.stream else {
+            let reason = format!(
+                "no stream on this server takes subject {subject}, or JetStream is off; create one with a subject that covers it"
+            );
+            return SinkError::new(Class::Unreachable, reason);
+        };
+        let reason = match tokio::time::timeout(PROBE_WAIT, context.get_stream(stream)).await {
+            Ok(Ok(found)) => format!(
+                "stream {stream} takes {}, not {subject}; add a subject that covers it",
+                found.cached_info().config.subjects.join(", ")
+            ),
+            Ok(Err(error)) => return self.unusable(stream, subject, &error),
+            // It may not ask.
+            Err(_) => {
+                format!("stream {stream} does not exist on this server or does not take {subject}")
+            }
+        };
+        SinkError::new(Class::Unreachable, reason)
+    }
+
+    /// What the answer to a question about the stream means; `subject` is what it is to take.
+    fn unusable(&self, stream: &str, subject: &str, error: &GetStreamError) -> SinkError {
+        let code = match error.kind() {
+            GetStreamErrorKind::JetStream(answer) => Some(answer.error_code()),
+            _ => None,
+        };
+        let off = [ErrorCode::JETSTREAM_NOT_ENABLED, ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT];
+        let no_responders = std::error::Error::source(error)
+            .and_then(|source| source.downcast_ref::<RequestError>())
+            .is_some_and(|error| error.kind() == RequestErrorKind::NoResponders);
+        let reason = if code == Some(ErrorCode::STREAM_NOT_FOUND) {
+            format!(
+                "stream {stream} does not exist on this server; create it with a subject that covers {subject}"
+            )
+        } else if no_responders || code.is_some_and(|code| off.contains(&code)) {
+            format!(
+                "JetStream is off on this server or for this account; stream {stream} is to take {subject}"
+            )
+        } else {
+            format!("JetStream does not answer for stream {stream}: {error}")
+        };
+        SinkError::new(Class::Unreachable, reason)
     }
 }
 
@@ -165,6 +214,9 @@ impl Sink for NatsSink {
         );
         let result = send(&shared, publisher, batch, &template, progress).await;
         progress.settle();
+        if let Some(subject) = progress.no_stream_for.take() {
+            return Err(shared.no_stream(context, &subject).await);
+        }
         result?;
         if !progress.is_complete() {
             return Err(unreadable(batch, "there are fewer records than were sealed".into()));
@@ -186,10 +238,13 @@ impl Sink for NatsSink {
         let before: LinkState = watch.borrow().clone();
         let asked = async {
             match &self.shared.config.stream {
-                Some(stream) => {
-                    context.get_stream(stream).await.map(drop).map_err(|error| error.to_string())
-                }
-                None => context.query_account().await.map(drop).map_err(|error| error.to_string()),
+                Some(stream) => context.get_stream(stream).await.map(drop).map_err(|error| {
+                    self.shared.unusable(stream, &self.shared.config.subject, &error)
+                }),
+                None => context.query_account().await.map(drop).map_err(|error| {
+                    let reason = format!("JetStream does not answer: {error}");
+                    SinkError::new(Class::Unreachable, reason)
+                }),
             }
         };
         let refused = async {
@@ -199,8 +254,7 @@ impl Sink for NatsSink {
         };
         tokio::select! {
             answer = tokio::time::timeout(PROBE_WAIT, asked) => match answer {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(error)) => Err(SinkError::new(Class::Unreachable, format!("JetStream does not answer: {error}"))),
+                Ok(result) => result,
                 Err(_) => Err(SinkError::new(Class::Unreachable, "JetStream does not answer")),
             },
             true = refused => Ok(()),

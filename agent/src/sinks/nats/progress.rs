@@ -17,6 +17,8 @@ pub(super) struct Progress {
     pub(super) reordered: u64,
     /// Bytes sent.
     pub(super) bytes: u64,
+    /// A subject that no stream has taken.
+    pub(super) no_stream_for: Option<async_nats::Subject>,
 }
 
 impl Progress {
@@ -29,6 +31,7 @@ impl Progress {
             already: 0,
             reordered: 0,
             bytes: 0,
+            no_stream_for: None,
         }
     }
 

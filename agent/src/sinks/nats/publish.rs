@@ -6,6 +6,7 @@
 use std::future::IntoFuture as _;
 use std::time::Duration;
 
+use async_nats::Subject;
 use async_nats::jetstream::context::{Context, PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::publish::PublishAck;
@@ -25,11 +26,11 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// How long silence may last once the server has sent an error: what it refused so gets no answer.
 const AFTER_REFUSAL: Duration = Duration::from_secs(2);
 
-type Answer = (usize, Result<PublishAck, PublishError>);
+type Answer = (usize, Subject, Result<PublishAck, PublishError>);
 
 /// What ended a wait.
 enum Woke {
-    Answer(usize, Box<Result<PublishAck, PublishError>>),
+    Answer(Box<Answer>),
     Changed,
     Silence,
 }
@@ -79,8 +80,8 @@ impl<'a> Publisher<'a> {
         message: Message,
         progress: &mut Progress,
     ) -> bool {
-        while let Some(Some((index, result))) = self.outstanding.next().now_or_never() {
-            self.note(index, result, progress);
+        while let Some(Some(answer)) = self.outstanding.next().now_or_never() {
+            self.note(answer, progress);
         }
         while self.failure.is_none() && self.outstanding.len() >= self.window {
             self.wait(progress).await;
@@ -90,13 +91,14 @@ impl<'a> Publisher<'a> {
         }
         let bytes = message.bytes;
         let publish = PublishMessage::build().payload(message.payload).headers(message.headers);
+        let subject = message.subject.clone();
         match self.context.send_publish(message.subject, publish).await {
             Ok(answer) => {
                 let answer = answer.into_future();
-                self.outstanding.push(async move { (index, answer.await) }.boxed());
+                self.outstanding.push(async move { (index, subject, answer.await) }.boxed());
                 progress.bytes += bytes;
             }
-            Err(error) => self.note(index, Err(error), progress),
+            Err(error) => self.note((index, subject, Err(error)), progress),
         }
         self.failure.is_none()
     }
@@ -113,7 +115,7 @@ impl<'a> Publisher<'a> {
         let deadline = tokio::time::Instant::now() + DRAIN;
         while !self.silent && self.session_lasts() && !self.outstanding.is_empty() {
             match tokio::time::timeout_at(deadline, self.outstanding.next()).await {
-                Ok(Some((index, result))) => self.note(index, result, progress),
+                Ok(Some(answer)) => self.note(answer, progress),
                 Ok(None) | Err(_) => break,
             }
         }
@@ -139,12 +141,12 @@ impl<'a> Publisher<'a> {
         });
         let woke = tokio::select! {
             biased;
-            Some((index, result)) = self.outstanding.next() => Woke::Answer(index, Box::new(result)),
+            Some(answer) = self.outstanding.next() => Woke::Answer(Box::new(answer)),
             _ = changed => Woke::Changed,
             () = tokio::time::sleep(limit) => Woke::Silence,
         };
         match woke {
-            Woke::Answer(index, result) => self.note(index, *result, progress),
+            Woke::Answer(answer) => self.note(*answer, progress),
             // A new refusal shortens the limit: look again.
             Woke::Changed if self.session_lasts() => {}
             Woke::Changed => {
@@ -168,12 +170,10 @@ impl<'a> Publisher<'a> {
         }
     }
 
-    fn note(
-        &mut self,
-        index: usize,
-        result: Result<PublishAck, PublishError>,
-        progress: &mut Progress,
-    ) {
+    fn note(&mut self, (index, subject, result): Answer, progress: &mut Progress) {
+        if result.as_ref().is_err_and(|error| error.kind() == PublishErrorKind::StreamNotFound) {
+            progress.no_stream_for.get_or_insert(subject);
+        }
         match result.map_err(|error| classify(&error)).and_then(|ack| self.check(&ack)) {
             Ok(duplicate) => progress.confirm(index, duplicate),
             Err(error) => self.fail(index, error),

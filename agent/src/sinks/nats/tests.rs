@@ -213,9 +213,19 @@ async fn no_stream_and_another_stream_are_unreachable() {
     let builder = server.builder(|_, _| {});
     let batch = sealed(&builder, &payloads(3));
     let mut sink = builder.build();
-    assert_eq!(sink.probe().await.unwrap_err().class, Class::Unreachable);
+    let error = sink.probe().await.unwrap_err();
+    let missing = "stream EDGE does not exist on this server; create it with a subject that covers";
+    assert_eq!(error.class, Class::Unreachable);
+    assert_eq!(error.reason, format!("{missing} edge.{{agent}}.{{subject}}"));
     let error = sink.deliver(&batch, 1).await.unwrap_err();
     assert_eq!(error.class, Class::Unreachable, "{error}");
+    assert_eq!(error.reason, format!("{missing} edge.gw-1.s.t"));
+    let elsewhere = Config { subjects: vec!["a.>".to_owned(), "b".to_owned()], ..edge() };
+    context.create_stream(elsewhere).await.unwrap();
+    let error = sink.deliver(&batch, 1).await.unwrap_err();
+    let narrow = "stream EDGE takes a.>, b, not edge.gw-1.s.t; add a subject that covers it";
+    assert_eq!((error.class, error.reason.as_str()), (Class::Unreachable, narrow));
+    context.delete_stream("EDGE").await.unwrap();
     context.create_stream(Config { name: "OTHER".to_owned(), ..edge() }).await.unwrap();
     let error = sink.deliver(&batch, 2).await.unwrap_err();
     assert_eq!(error.class, Class::Unreachable, "{error}");
@@ -325,7 +335,8 @@ async fn a_missing_permission_and_missing_credentials_are_unreachable() {
     let builder = server.builder(|_, _| {});
     let error = builder.build().deliver(&sealed(&builder, &payloads(3)), 1).await.unwrap_err();
     assert_eq!(error.class, Class::Unreachable, "{error}");
-    assert!(error.reason.contains("authorization"), "{error}");
+    let expected = "authorization violation: the server asks for credentials; set `credentials`";
+    assert_eq!(error.reason, format!("not connected to NATS: {expected}"));
 }
 
 /// A JWT as NATS wants it: signed by `issuer`, about `subject`.
@@ -374,8 +385,14 @@ async fn credentials_that_are_replaced_are_taken_up_without_a_restart() {
     );
     let server = Server::start(&config).await;
     let file = server.folder.path().join("cloud.creds");
-    std::fs::write(&file, credentials(&nkeys::KeyPair::new_account())).unwrap();
     let secret = crate::secret::Secret::File(file.clone());
+    let builder = server.builder(|config, _| config.credentials = Some(secret.clone()));
+    let error = builder.build().probe().await.unwrap_err();
+    let path = file.display();
+    let expected =
+        format!("not connected to NATS: the credentials in {path} cannot be read: No such");
+    assert!(error.reason.starts_with(&expected), "{error}");
+    std::fs::write(&file, credentials(&nkeys::KeyPair::new_account())).unwrap();
     let link = NatsLink::start(&[server.url()], Some(secret), "test").await.unwrap();
     let mut state = link.watch();
     let refused = state.wait_for(|state| state.last_error.is_some()).await.unwrap().clone();

@@ -1,7 +1,12 @@
 //! Finds the files of a source, keeps apart which is which, and reads them in turns. Blocks.
 //!
-//! A pass gives every file with something to read one turn. The patterns are looked at again every second. A file that was
-//! renamed or removed while it is open is read to its end. Files that rest are closed, and at most `FILES_OPEN_MAX` are open.
+//! A pass gives every file with something to read one turn. The patterns are looked at again every second.
+//!
+//! A file that the patterns find stays open, because only an open file is read to its end after it was renamed or removed.
+//! At most `FILES_OPEN_MAX` are open: beyond that the one that has rested longest is closed. When a closed file is found no
+//! more, it is looked for by its inode in its folder, and what it has got since is read there; so is, at the start, a file
+//! that was renamed while no agent ran. A file that is gone with something unread is warned of and counted. A renamed file
+//! is closed once its writer has had time to open the new one.
 //!
 //! A position goes when its file was removed, or was not found for an hour although its folder is there, on its device: an
 //! unmounted volume keeps its positions.
@@ -16,9 +21,10 @@ use std::time::Duration;
 
 use super::config::StartAt;
 use super::identity::{Check, FileId, Saved};
+use super::renamed::Folders;
 use super::tail::{Interrupted, Outlet, Reading, Stamp, Tail};
 use crate::clock::Monotonic;
-use crate::limits::{FILES_FOLLOWED_MAX, FILES_OPEN_MAX};
+use crate::limits::{FILES_FOLLOWED_MAX, FILES_OPEN_MAX, FILES_UNREAD_NAMED_MAX};
 use crate::record::id::SourceId;
 use crate::record::template::Template;
 
@@ -28,7 +34,8 @@ pub(super) const SUBJECT_FIELDS: &[&str] = &["source", "file_stem", "file_name"]
 const STARTED: &str = "started";
 
 const SCAN_EVERY: Duration = Duration::from_secs(1);
-const CLOSED_AFTER: Duration = Duration::from_secs(10);
+/// How long a renamed file may rest before nobody is expected to write to it any more.
+const RENAMED_CLOSED_AFTER: Duration = Duration::from_secs(300);
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 
 /// A position without a file.
@@ -41,6 +48,8 @@ struct Known {
 pub(super) struct Follower {
     source: SourceId,
     patterns: Vec<glob::Pattern>,
+    /// For each pattern, whether it has ever found a file.
+    found_any: Vec<bool>,
     subject: Template,
     pub(super) reading: Reading,
     /// Followed files in the order in which they were found.
@@ -71,6 +80,7 @@ impl Follower {
         });
         Self {
             source,
+            found_any: vec![false; patterns.len()],
             patterns,
             subject,
             tails: BTreeMap::new(),
@@ -115,8 +125,12 @@ impl Follower {
             tail.matched = false;
         }
         let mut trouble = HashMap::new();
-        for pattern in self.patterns.clone() {
-            self.scan_pattern(&pattern, now, outlet, &mut trouble)?;
+        for (index, pattern) in self.patterns.clone().iter().enumerate() {
+            let found = self.scan_pattern(pattern, now, outlet, &mut trouble)?;
+            self.found_any[index] |= found;
+            if first && !found {
+                tracing::warn!(%pattern, "Pattern finds no file");
+            }
         }
         self.report(trouble);
         if first && self.skipping {
@@ -124,19 +138,25 @@ impl Follower {
             self.skipping = false;
             self.reading.collector.position(STARTED.to_owned(), Some(b"1".to_vec()));
         }
-        self.leave_unmatched(now, outlet)?;
+        let mut folders = Folders::default();
+        if first {
+            self.find_renamed(now, &mut folders);
+        }
+        self.leave_unmatched(now, &mut folders, outlet)?;
         self.forget(now, outlet)
     }
 
+    /// Returns whether it finds a file.
     fn scan_pattern(
         &mut self,
         pattern: &glob::Pattern,
         now: Monotonic,
         outlet: &Outlet<'_>,
         trouble: &mut HashMap<PathBuf, String>,
-    ) -> Result<(), Interrupted> {
+    ) -> Result<bool, Interrupted> {
         // The pattern was parsed when the source was built.
-        let Ok(paths) = glob::glob(pattern.as_str()) else { return Ok(()) };
+        let Ok(paths) = glob::glob(pattern.as_str()) else { return Ok(false) };
+        let mut found_any = false;
         for found in paths {
             let looked_at = match found {
                 Ok(path) => match std::fs::metadata(&path) {
@@ -150,6 +170,7 @@ impl Follower {
             };
             match looked_at {
                 Ok((path, meta)) => {
+                    found_any = true;
                     self.found(path, &meta, now);
                     outlet.send_if_full(&mut self.reading.collector)?;
                 }
@@ -158,7 +179,7 @@ impl Follower {
                 }
             }
         }
-        Ok(())
+        Ok(found_any)
     }
 
     fn found(&mut self, path: PathBuf, meta: &Metadata, now: Monotonic) {
@@ -289,17 +310,17 @@ impl Follower {
         if open().count() <= FILES_OPEN_MAX {
             return;
         }
-        // One that is found under its path loses nothing; one that is not would be cut off from its rest.
+        // One that is found under its path is found again at least cost; one that is due has something to read.
         let oldest = open()
-            .filter(|(place, tail)| **place != keep && tail.matched)
-            .min_by_key(|(_, tail)| (tail.due, tail.active))
+            .filter(|(place, _)| **place != keep)
+            .min_by_key(|(_, tail)| (!tail.matched, tail.due, tail.active))
             .map(|(place, _)| *place);
         if let Some(tail) = oldest.and_then(|place| self.tails.get_mut(&place)) {
             tail.file = None;
         }
     }
 
-    /// A file at its end: forgotten when it was removed, closed when it has rested.
+    /// A file at its end: forgotten when it was removed, closed when it was renamed and has rested.
     fn rest(&mut self, place: u64) {
         let now = self.reading.clock.monotonic();
         let Some(tail) = self.tails.get_mut(&place) else { return };
@@ -310,13 +331,18 @@ impl Follower {
             self.reading.collector.position(tail.id.key(), None);
             clear_trouble(tail, &self.reading);
             self.tails.remove(&place);
-        } else if now.since(tail.active) > CLOSED_AFTER {
+        } else if !tail.matched && now.since(tail.active) > RENAMED_CLOSED_AFTER {
             tail.file = None;
         }
     }
 
-    /// Files that no pattern finds and that are closed are positions only.
-    fn leave_unmatched(&mut self, now: Monotonic, outlet: &Outlet<'_>) -> Result<(), Interrupted> {
+    /// Closed files that no pattern finds any more: a renamed one is read to its end, the others are positions only.
+    fn leave_unmatched(
+        &mut self,
+        now: Monotonic,
+        folders: &mut Folders,
+        outlet: &Outlet<'_>,
+    ) -> Result<(), Interrupted> {
         let gone: Vec<u64> = self
             .tails
             .iter()
@@ -324,6 +350,21 @@ impl Follower {
             .map(|(place, _)| *place)
             .collect();
         for place in gone {
+            let Some(tail) = self.tails.get_mut(&place) else { continue };
+            match tail.find_renamed(folders) {
+                Ok(Some(file)) => {
+                    tail.file = Some(file);
+                    (tail.due, tail.active) = (true, now);
+                    self.close_surplus(place);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let error = error.to_string();
+                    tracing::warn!(path = %tail.path.display(), offset = tail.offset, error, "File is gone, what it has got since it was last looked at is not read");
+                    self.reading.counters.files_lost.fetch_add(1, Ordering::Relaxed);
+                }
+            }
             if let Some(mut tail) = self.tails.remove(&place) {
                 clear_trouble(&mut tail, &self.reading);
                 self.places.remove(&tail.id);
@@ -331,6 +372,36 @@ impl Follower {
             }
         }
         outlet.send_if_full(&mut self.reading.collector)
+    }
+
+    /// Files that were renamed while no agent ran: what they got before that is read. A position whose file is not in the
+    /// folder any more stays one.
+    fn find_renamed(&mut self, now: Monotonic, folders: &mut Folders) {
+        let positions: Vec<FileId> =
+            self.known.keys().filter_map(|key| FileId::of_key(key)).collect();
+        for id in positions {
+            let Some(known) = self.known.get(&id.key()) else { continue };
+            // Nothing was read of it, so nothing shows that it is this file.
+            if known.saved.offset == 0 || self.tails.len() >= FILES_FOLLOWED_MAX {
+                continue;
+            }
+            let subject = self.subject_of(Path::new(&known.saved.path));
+            let path = PathBuf::from(&known.saved.path);
+            let mut tail = Tail::new(id, path, subject, known.saved.clone());
+            (tail.matched, tail.active) = (false, now);
+            // Under its own path it is a file that the patterns do not find any more, because they are others.
+            let renamed = tail.find_renamed(folders);
+            if let Ok(Some(file)) = renamed
+                && tail.path != Path::new(&tail.first_path)
+            {
+                tail.file = Some(file);
+                self.known.remove(&id.key());
+                self.places.insert(id, self.next_place);
+                self.tails.insert(self.next_place, tail);
+                self.next_place += 1;
+                self.close_surplus(self.next_place - 1);
+            }
+        }
     }
 
     /// Drops the positions of files that are gone for good.
@@ -356,6 +427,29 @@ impl Follower {
         Ok(())
     }
 
+    /// What a reading to the end has left out, a line for each.
+    pub(super) fn unread(&self) -> Vec<String> {
+        let patterns = self.patterns.iter().zip(&self.found_any).filter(|(_, found)| !**found);
+        let patterns = patterns.map(|(pattern, _)| format!("{pattern} finds no file"));
+        let paths = self.trouble.iter();
+        let paths =
+            paths.map(|(path, error)| format!("cannot look at {}: {error}", path.display()));
+        let files = self.tails.values().filter_map(|tail| match &tail.trouble {
+            Some(error) => Some(format!("cannot read {}: {error}", tail.path.display())),
+            None if tail.due => Some(format!("{} is not read to its end", tail.path.display())),
+            None => None,
+        });
+        let too_many = format!("more than {FILES_FOLLOWED_MAX} files match, the rest is left out");
+        let too_many = self.too_many.then_some(too_many).into_iter();
+        let mut unread: Vec<_> = patterns.chain(paths).chain(files).chain(too_many).collect();
+        let more = unread.len().saturating_sub(FILES_UNREAD_NAMED_MAX);
+        if more > 0 {
+            unread.truncate(FILES_UNREAD_NAMED_MAX);
+            unread.push(format!("{more} more are not read"));
+        }
+        unread
+    }
+
     /// Warns of paths whose trouble is new or another one.
     fn report(&mut self, trouble: HashMap<PathBuf, String>) {
         for (path, error) in &trouble {
@@ -378,7 +472,7 @@ impl Outlet<'_> {
 }
 
 /// Opens a path if it is still this file. Never waits: a pipe may have taken its place.
-fn open(path: &Path, id: FileId) -> io::Result<Option<File>> {
+pub(super) fn open(path: &Path, id: FileId) -> io::Result<Option<File>> {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
     let file = File::options().read(true).custom_flags(flags).open(path)?;

@@ -3,19 +3,23 @@
 //! - A file is read from where its position says, which moves in the same append as its records.
 //! - Following, a line counts when its newline is there. With `--once`, a last line without one is a record; its position
 //!   stands behind it, so what is added to that line later becomes a record of its own.
-//! - A renamed file stays the same file. One that was cut, or written anew in place, is read from its first byte. A copy is
+//! - A renamed file stays the same file, and is read to its end if it stays in its folder, or was open. One that was cut, or written anew in place, is read from its first byte. A copy is
 //!   another file.
 //! - `start_at = "end"` is about the files that are there when the source runs for the first time. Files that come later
 //!   begin at their first byte, so that a rotation loses nothing.
+//! - A pattern without a file is warned of at the start. With `--once` it is something left undone, as is a file that cannot
+//!   be read.
 //! - The subject comes from the path under which a file was first seen, also after it was renamed.
 //! - The time of a record is when it was read.
 
 pub mod config;
 mod follow;
 mod identity;
+mod renamed;
 mod tail;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -94,10 +98,12 @@ impl Source for FileSource {
     }
 
     async fn run(
-        self: Box<Self>,
+        &mut self,
         appender: Appender,
         shutdown: Shutdown,
     ) -> Result<Finished, SourceError> {
+        // The files of the run before are looked at anew.
+        self.counters.files_in_trouble.store(0, Ordering::Relaxed);
         let mut follower = self.follower(&appender);
         let mut feed = Feed::new(appender, Arc::clone(&self.counters));
         loop {
@@ -128,7 +134,12 @@ impl Source for FileSource {
             }
             feed.drain().await?;
             if self.options.once {
-                return Ok(Finished::End);
+                let unread = follower.unread();
+                return Ok(if unread.is_empty() {
+                    Finished::End
+                } else {
+                    Finished::Partly(unread)
+                });
             }
             shutdown.sleep(LOOK_EVERY).await;
         }

@@ -89,7 +89,7 @@ pub(super) struct Tail {
     pub(super) offset: u64,
     /// There is no newline from `offset` to here.
     searched: u64,
-    check: Check,
+    pub(super) check: Check,
     /// The offset that was last set as position.
     positioned: Option<u64>,
     /// How it was when it was last read to its end.

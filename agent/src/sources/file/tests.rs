@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::config::StartAt;
 use super::*;
+use crate::clock::{ManualClock, Timestamp};
 use crate::journal::{Append, Journal, Position};
 use crate::limits::{CHUNK_BYTES_MAX, FILES_OPEN_MAX};
 use crate::sources::config::{LineLimits, OnOversize};
@@ -55,7 +56,7 @@ impl Bench {
 
     /// Reads everything once and returns what the run has counted.
     async fn once(&self) -> Arc<SourceCounters> {
-        let source = self.source(true);
+        let mut source = self.source(true);
         let counters = source.counters();
         let appender = self.journal.appender(&source_id()).await.unwrap();
         assert_eq!(source.run(appender, Shutdown::new()).await.unwrap(), Finished::End);
@@ -64,7 +65,14 @@ impl Bench {
 
     /// Follows while `script` runs, which gets the counters; then asks to stop.
     async fn follow<F: Future<Output = ()>>(&self, script: impl FnOnce(Arc<SourceCounters>) -> F) {
-        let source = self.source(false);
+        self.follow_with(self.source(false), script).await;
+    }
+
+    async fn follow_with<F: Future<Output = ()>>(
+        &self,
+        mut source: Box<FileSource>,
+        script: impl FnOnce(Arc<SourceCounters>) -> F,
+    ) {
         let counters = source.counters();
         let appender = self.journal.appender(&source_id()).await.unwrap();
         let shutdown = Shutdown::new();
@@ -267,6 +275,109 @@ async fn a_renamed_file_is_read_to_its_end_and_keeps_its_subject() {
 }
 
 #[tokio::test]
+async fn lines_written_just_before_a_rotation_are_read_also_after_a_long_rest() {
+    let bench = Bench::new();
+    bench.write("app.log", numbered(0, 5));
+    let clock = Arc::new(ManualClock::new(Timestamp(0)));
+    let of_clock = SourceOptions { once: false, clock: Arc::clone(&clock) as _ };
+    let source = Box::new(FileSource::new(source_id(), &bench.config, &of_clock).unwrap());
+    bench
+        .follow_with(source, |counters| {
+            let bench = &bench;
+            async move {
+                records_are(&counters, 5).await;
+                // A day without a line: every look and scan that it takes to notice that.
+                for _ in 0..3 {
+                    clock.advance(Duration::from_hours(8));
+                    tokio::time::sleep(2 * LOOK_EVERY).await;
+                }
+                bench.add("app.log", numbered(5, 10));
+                std::fs::rename(bench.path("app.log"), bench.path("app.log.1")).unwrap();
+                bench.write("app.log", numbered(10, 15));
+                clock.advance(Duration::from_secs(2));
+                records_are(&counters, 15).await;
+            }
+        })
+        .await;
+    let mut found = bench.payloads().await;
+    found.sort_by_key(|line| line.strip_prefix("line ").unwrap().parse::<u32>().unwrap());
+    assert_eq!(found, lines(&numbered(0, 15)));
+}
+
+#[tokio::test]
+async fn files_that_are_rotated_while_closed_are_found_again_in_their_folder() {
+    let bench = Bench::new();
+    let files = FILES_OPEN_MAX + 100;
+    let name = |n: usize| format!("{n:04}.log");
+    (0..files).for_each(|n| bench.write(&name(n), format!("{n} first\n")));
+    bench
+        .follow(|counters| {
+            let bench = &bench;
+            async move {
+                records_are(&counters, files as u64).await;
+                for n in 0..files {
+                    bench.add(&name(n), format!("{n} rest\n"));
+                    let renamed = bench.path(&format!("{n:04}.old"));
+                    std::fs::rename(bench.path(&name(n)), renamed).unwrap();
+                    bench.write(&name(n), format!("{n} new\n"));
+                }
+                records_are(&counters, 3 * files as u64).await;
+                assert_eq!(count(&counters.files_lost), 0);
+            }
+        })
+        .await;
+    let mut found = bench.payloads().await;
+    found.sort();
+    found.dedup();
+    assert_eq!(found.len(), 3 * files);
+}
+
+#[tokio::test]
+async fn a_closed_file_that_left_its_folder_with_something_unread_is_counted() {
+    let bench = Bench::new();
+    let elsewhere = tempfile::tempdir_in(bench.folder.path()).unwrap();
+    let files = FILES_OPEN_MAX + 1;
+    let name = |n: usize| format!("{n:04}.log");
+    (0..files).for_each(|n| bench.write(&name(n), "1\n"));
+    bench
+        .follow(|counters| {
+            let (bench, elsewhere) = (&bench, &elsewhere);
+            async move {
+                records_are(&counters, files as u64).await;
+                for n in 0..files {
+                    bench.add(&name(n), "2\n");
+                    std::fs::rename(bench.path(&name(n)), elsewhere.path().join(name(n))).unwrap();
+                    bench.write(&name(n), "3\n");
+                }
+                until(|| count(&counters.files_lost) == 1).await;
+                records_are(&counters, 3 * files as u64 - 1).await;
+            }
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_file_that_was_renamed_while_no_agent_ran_is_read_to_its_end() {
+    let mut bench = Bench::new();
+    bench.write("app.log", "1\n");
+    bench.once().await;
+    bench.add("app.log", "2\n");
+    std::fs::rename(bench.path("app.log"), bench.path("app.log.1")).unwrap();
+    bench.write("app.log", "3\n");
+    bench.once().await;
+    bench.once().await;
+    let mut found = bench.payloads().await;
+    found.sort();
+    assert_eq!(found, ["1", "2", "3"]);
+    // One that the patterns leave out since they were changed is nobody's any more.
+    bench.add("app.log", "4\n");
+    bench.write("other", "5\n");
+    bench.config.paths = vec![bench.path("other").display().to_string()];
+    bench.once().await;
+    assert_eq!(bench.payloads().await[3..], ["5"]);
+}
+
+#[tokio::test]
 async fn a_file_that_is_cut_is_read_from_its_first_byte() {
     let bench = Bench::new();
     bench.write("a.log", numbered(0, 100));
@@ -383,7 +494,28 @@ async fn one_path_in_trouble_does_not_stop_the_others() {
     // One file under two names is one file.
     std::os::unix::fs::symlink("z.log", bench.path("link.log")).unwrap();
     std::fs::hard_link(bench.path("z.log"), bench.path("hard.log")).unwrap();
-    bench.once().await;
+    let mut source = bench.source(true);
+    let appender = bench.journal.appender(&source_id()).await.unwrap();
+    let Finished::Partly(unread) = source.run(appender, Shutdown::new()).await.unwrap() else {
+        panic!("a path in trouble is something unread")
+    };
+    assert_eq!(unread.len(), 1);
+    assert!(unread[0].contains("in/loop.log: Too many levels"), "{unread:?}");
+    assert_eq!(bench.payloads().await, ["1"]);
+}
+
+#[tokio::test]
+async fn a_pattern_that_finds_no_file_is_something_unread() {
+    let mut bench = Bench::new();
+    bench.write("a.log", "1\n");
+    std::fs::create_dir(bench.path("folder")).unwrap();
+    let patterns = ["*.log", "*.lgo", "folder"].map(|name| bench.path(name).display().to_string());
+    bench.config.paths = patterns.to_vec();
+    let mut source = bench.source(true);
+    let appender = bench.journal.appender(&source_id()).await.unwrap();
+    let finished = source.run(appender, Shutdown::new()).await.unwrap();
+    let unread = patterns[1..].iter().map(|pattern| format!("{pattern} finds no file")).collect();
+    assert_eq!(finished, Finished::Partly(unread));
     assert_eq!(bench.payloads().await, ["1"]);
 }
 
