@@ -75,6 +75,28 @@ impl Group {
     }
 }
 
+impl Group {
+    /// Answers as [`Self::answer`], or, where the operation itself failed, with the group's failure.
+    pub(super) fn answer_with<T: Send + 'static>(
+        &mut self,
+        reply: tokio::sync::oneshot::Sender<Result<T, JournalError>>,
+        result: Result<T, JournalError>,
+    ) -> Result<(), JournalError> {
+        match result {
+            Ok(value) => {
+                self.answer(reply, value);
+                Ok(())
+            }
+            Err(error) => {
+                self.answers.push(Box::new(move |result| {
+                    let _unheard = reply.send(Err(result.err().unwrap_or(JournalError::Closed)));
+                }));
+                Err(error)
+            }
+        }
+    }
+}
+
 /// Refuses one operation.
 pub(super) fn refuse(operation: Operation, error: JournalError) {
     // Whoever asked may have given up waiting.
@@ -120,16 +142,14 @@ impl Writer {
         match operation {
             Operation::Append(append) => self.append(transaction, group, append),
             Operation::OpenStream { source, reply } => {
-                let opened = self.open_stream(transaction, source)?;
-                group.answer(reply, opened);
-                Ok(())
+                let opened = self.open_stream(transaction, source);
+                group.answer_with(reply, opened)
             }
             Operation::OpenLane { spec, reply } => {
                 // A new lane looks for the oldest record in the table.
-                self.write_building(transaction, group)?;
-                let opened = self.open_lane(transaction, spec)?;
-                group.answer(reply, opened);
-                Ok(())
+                let written = self.write_building(transaction, group);
+                let opened = written.and_then(|()| self.open_lane(transaction, spec));
+                group.answer_with(reply, opened)
             }
             Operation::Part(part) => self.store_part(transaction, &part),
             Operation::DiscardParts { lane, .. } => self.discard_unsealed(transaction, lane),
@@ -138,9 +158,8 @@ impl Writer {
             Operation::PutCompiled { key, sha256, reply } => {
                 let put = "INSERT INTO compiled VALUES (?1, ?2)
                            ON CONFLICT (key) DO UPDATE SET sha256 = ?2";
-                self.execute(transaction, "keeping a digest", put, params![key, sha256])?;
-                group.answer(reply, ());
-                Ok(())
+                let kept = self.execute(transaction, "keeping a digest", put, params![key, sha256]);
+                group.answer_with(reply, kept.map(drop))
             }
             Operation::Stop { .. } => Ok(()),
         }
@@ -292,13 +311,17 @@ impl Writer {
                 chunk.frames.extend_from_slice(frames.bytes());
             }
             chunk.count += count;
+        }
+        // Without a chunk to travel in: straight into the table. One that is still being built must hold them, because its
+        // last record may be younger than they are.
+        let building = group.building.get_mut(&number);
+        let stored = building.is_none();
+        if let Some(chunk) = building {
             for position in &positions {
                 let value = position.value.as_deref();
                 chunk::write_position(&mut chunk.positions, &position.key, value);
             }
         }
-        // Without records there is no chunk to travel in: straight into the table.
-        let stored = count == 0;
         for position in positions {
             let state = PositionState { value: position.value, seq: last, stored };
             if stored {

@@ -414,7 +414,11 @@ impl Writer {
         operation: SealOperation,
     ) -> Result<(), JournalError> {
         let SealOperation { lane: number, seal, reply, .. } = operation;
-        if let Some(error) = self.misfit(transaction, number, &seal)? {
+        let misfit = match self.misfit(transaction, number, &seal) {
+            Ok(misfit) => misfit,
+            Err(error) => return group.answer_with(reply, Err(error)),
+        };
+        if let Some(error) = misfit {
             // Whoever asked may have given up waiting.
             drop(reply.send(Err(error)));
             return Ok(());

@@ -214,7 +214,11 @@ fn stream(
             let header = chunk::check(data).map_err(damaged)?;
             let last = Seq(key.0 + u64::from(header.label.count) - 1);
             for (name, value) in chunk::positions(data, &header).map_err(damaged)? {
-                let newer = positions.get(&name).is_none_or(|known| known.seq < last);
+                // Appends that share a chunk stand in it in their order. A row of the table with the chunk's last seq is
+                // younger than the chunk.
+                let newer = positions.get(&name).is_none_or(|known: &PositionState| {
+                    known.seq < last || (known.seq == last && !known.stored)
+                });
                 if newer {
                     positions.insert(name, PositionState { value, seq: last, stored: false });
                 }

@@ -1,5 +1,6 @@
 //! Part tests on a real database in a directory of their own.
 
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -311,6 +312,37 @@ async fn a_new_lane_misses_nothing_of_the_commit_that_it_is_made_in() {
     assert_eq!(opened.sealed_seq, Seq(0));
     first.durable().await.unwrap();
     second.durable().await.unwrap();
+}
+
+#[tokio::test]
+async fn of_appends_that_share_a_commit_the_last_position_counts_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    // With an interval the operations below wait for each other and share a commit.
+    let config = JournalConfig {
+        commit_interval: std::time::Duration::from_millis(300),
+        ..Default::default()
+    };
+    let (journal, _) = Journal::open(&JournalOptions { config, ..options(dir.path()) }).unwrap();
+    let appender = journal.appender(&source()).await.unwrap();
+    let mut pending = Vec::new();
+    for number in 1..=3 {
+        let mut append = records(&["a"]);
+        append.positions = vec![position("f", Some(&number.to_string()))];
+        pending.push(appender.submit(append).await.unwrap());
+    }
+    // One without records in the middle, and a record that moves nothing behind it.
+    let positions = vec![position("f", Some("4")), position("g", Some("1"))];
+    let append = Append { positions, ..Append::default() };
+    pending.push(appender.submit(append).await.unwrap());
+    pending.push(appender.submit(records(&["b"])).await.unwrap());
+    for pending in pending {
+        pending.durable().await.unwrap();
+    }
+    journal.close().await.unwrap();
+    let (journal, _) = open(dir.path());
+    let appender = journal.appender(&source()).await.unwrap();
+    assert_eq!(appender.positions()["f"], b"4");
+    assert_eq!(appender.positions()["g"], b"1");
 }
 
 #[tokio::test]
