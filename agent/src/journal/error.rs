@@ -1,4 +1,21 @@
 //! What can go wrong in the journal, and what its callers are to do about it.
+//!
+//! # What SQLite says, and what is done about it
+//!
+//! Nothing of a failed transaction is believed or acknowledged, whatever the code; the sessions in it end and begin anew.
+//!
+//! | SQLite's code | error here | callers | the writer |
+//! |---|---|---|---|
+//! | `FULL` | `Full` | repeat | rolls back, keeps the connection: what is on disk is known |
+//! | `BUSY`, `LOCKED` | `Sqlite` | repeat | the same: somebody else holds a lock |
+//! | `NOMEM`, `INTERRUPT`, `ABORT` | `Sqlite` | repeat | the same |
+//! | `CONSTRAINT`, `MISMATCH`, `RANGE`, `MISUSE`, `TOOBIG`, `ERROR`, `INTERNAL`, `SCHEMA` | `Sqlite` | repeat | the same: a fault of ours |
+//! | `READONLY`, `PERM` | `ReadOnly` | repeat | the same |
+//! | `IOERR` and all its kinds, a failed sync among them | `Sqlite` | repeat | drops the connection, cuts the WAL behind the last good commit, opens anew, compares (`reopen.rs`); a second one in a row holds |
+//! | `CANTOPEN`, `NOLFS`, `PROTOCOL` | `Sqlite` | repeat | the same as for `IOERR` |
+//! | `CORRUPT` | `Damaged` | give up | rolls back |
+//! | `NOTADB` | `Foreign` | give up | rolls back |
+//! | `AUTH`, `FORMAT`, `NOTFOUND`, `EMPTY` | `Sqlite` | repeat | rolls back; SQLite does not give these to us |
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -186,6 +203,18 @@ pub enum JournalError {
     /// The group of operations that this one was committed with failed.
     #[error("the commit failed")]
     Group(#[source] Arc<Self>),
+    /// Writing failed twice in a row. Operations are refused at once; from time to time the files are opened anew.
+    #[error(
+        "{path} is held after {failures} failures in a row, nothing is written until it can be opened anew"
+    )]
+    Held {
+        /// The database file.
+        path: PathBuf,
+        /// How often writing failed since the last commit.
+        failures: u32,
+        /// The last failure.
+        source: Arc<Self>,
+    },
     /// The writer has stopped.
     #[error("the journal is closed")]
     Closed,
@@ -196,7 +225,7 @@ impl JournalError {
     #[must_use]
     pub fn disposition(&self) -> Disposition {
         match self {
-            Self::Group(cause) => cause.disposition(),
+            Self::Group(cause) | Self::Held { source: cause, .. } => cause.disposition(),
             Self::Full { .. }
             | Self::ReadOnly { .. }
             | Self::Sqlite { .. }
@@ -204,6 +233,24 @@ impl JournalError {
             | Self::SessionEnded(_) => Disposition::Retry,
             _ => Disposition::Fatal,
         }
+    }
+
+    /// Whether the device or the files failed, so that what was written since the last good commit may be anything.
+    pub(super) fn is_io(&self) -> bool {
+        use rusqlite::ErrorCode;
+
+        let Self::Sqlite { source, .. } = self else {
+            return matches!(self, Self::File { .. });
+        };
+        matches!(
+            source.sqlite_error_code(),
+            Some(
+                ErrorCode::SystemIoFailure
+                    | ErrorCode::CannotOpen
+                    | ErrorCode::NoLargeFileSupport
+                    | ErrorCode::FileLockingProtocolFailed
+            )
+        )
     }
 
     /// Maps what SQLite says, in one place.

@@ -7,7 +7,8 @@
 //! 3. A source's positions become durable with the records that moved them, in the same row under the same checksum.
 //! 4. A batch is sealed as a whole: output, plugin state, dead letters and cursor in one transaction, or nothing of it.
 //! 5. A chunk is deleted when every lane has passed it, a batch when it is acked; never earlier.
-//! 6. Nothing of a failed transaction is believed, and nothing queued behind it in the same session is taken.
+//! 6. Nothing of a failed transaction is believed, and nothing queued behind it in the same session is taken. After an I/O
+//!    error the files are opened anew from the last good commit; a second one in a row holds the journal (`reopen.rs`).
 //!
 //! # Tables
 //!
@@ -29,7 +30,7 @@
 //! |---|---|---|
 //! | new | no database, or an empty file | it is made |
 //! | clean | no frames in the WAL | |
-//! | unclean | a good WAL, perhaps with a torn tail | SQLite recovers it; at most one commit that nobody was told about is gone |
+//! | unclean | a good WAL, perhaps with a torn tail | the tail is cut, SQLite recovers the rest; at most one commit that nobody was told about is gone |
 //! | gone back | the high-water file knows more | a warning; identities stay unique through the epoch |
 //! | WAL damaged | commits behind a broken frame | refused, untouched |
 //! | database damaged | SQLite cannot read it | refused |
@@ -47,6 +48,7 @@ mod high_water;
 mod lanes;
 mod open;
 mod reader;
+mod reopen;
 mod schema;
 mod snapshot;
 mod state;
@@ -161,6 +163,7 @@ impl Journal {
             clock: Arc::clone(clock),
             published: Arc::clone(&published),
             commit_interval: config.commit_interval,
+            trouble: reopen::Trouble::new(config.durability),
             commits: 0,
             high_water,
             last_commit: Monotonic(0),

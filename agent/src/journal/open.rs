@@ -110,8 +110,9 @@ fn make_directory(directory: &Path) -> std::io::Result<()> {
 ///
 /// 1. a file that is no SQLite database is foreign; one of another application too;
 /// 2. the WAL's checksum chain is read: damage in front of acknowledged commits is an error;
-/// 3. SQLite opens the file, recovers the WAL, and gets its pragmas;
-/// 4. a newer schema is refused before anything is written; an older one is migrated;
+/// 3. a newer schema is refused before anything is written;
+/// 4. what a torn commit left is cut off; SQLite opens the file, recovers the WAL, and gets its pragmas;
+///    an older schema is migrated;
 /// 5. the start is counted and the epoch drawn, in one durable transaction.
 pub(super) fn open_database(
     directory: &Path,
@@ -133,9 +134,10 @@ pub(super) fn open_database(
             return Err(JournalError::WalDamaged { path: wal_path, frame, commits_behind });
         }
         WalCheck::Empty => StartCase::Clean,
-        WalCheck::Good { frames: _ } => StartCase::Unclean,
+        WalCheck::Good { .. } => StartCase::Unclean,
     };
     refuse_foreign(&path, is_new)?;
+    cut_torn_tail(&wal_path, read_wal)?;
     let mut connection = connect(&path, config.durability)?;
     let found = connection
         .pragma_query_value(None, "user_version", |row| row.get(0))
@@ -149,6 +151,20 @@ pub(super) fn open_database(
         tracing::warn!(path = %wal_path.display(), %error, "WAL cannot be extended in advance");
     }
     Ok(Opened { connection, case, epoch, agent })
+}
+
+/// The remains of a torn commit stay in the file until something is written over them; a second power cut must not find
+/// them behind other torn ones.
+fn cut_torn_tail(wal_path: &Path, read: WalCheck) -> Result<(), JournalError> {
+    let frames = match read {
+        WalCheck::Good { frames } => frames,
+        _ => 0,
+    };
+    wal::cut(wal_path, frames).map_err(|source| JournalError::File {
+        path: wal_path.to_owned(),
+        doing: "cut the torn end of",
+        source,
+    })
 }
 
 /// The writer's connection with every pragma that matters, explicitly.
@@ -206,7 +222,8 @@ pub(super) fn wal_path(database: &Path) -> PathBuf {
     name.into()
 }
 
-/// Whether there is a database; an empty file is none.
+/// Whether there is a database. An empty file is none, and neither is one page of zeros: what a power cut leaves of the very
+/// first write, which is taken away here because SQLite would call it foreign.
 fn holds_database(path: &Path) -> Result<bool, JournalError> {
     let failed = |source| JournalError::File { path: path.to_owned(), doing: "read", source };
     let file = match File::open(path) {
@@ -214,9 +231,14 @@ fn holds_database(path: &Path) -> Result<bool, JournalError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(failed(error)),
     };
-    let mut magic = Vec::new();
-    file.take(SQLITE_MAGIC.len() as u64).read_to_end(&mut magic).map_err(failed)?;
-    match magic.as_slice() {
+    let mut page = Vec::new();
+    file.take(PAGE_BYTES as u64 + 1).read_to_end(&mut page).map_err(failed)?;
+    if !page.is_empty() && page.len() <= PAGE_BYTES && page.iter().all(|byte| *byte == 0) {
+        File::options().write(true).open(path).and_then(|f| f.set_len(0)).map_err(failed)?;
+        return Ok(false);
+    }
+    page.truncate(SQLITE_MAGIC.len());
+    match page.as_slice() {
         [] => Ok(false),
         magic if magic == SQLITE_MAGIC => Ok(true),
         _ => Err(JournalError::Foreign { path: path.to_owned() }),
@@ -229,7 +251,10 @@ fn refuse_foreign(path: &Path, is_new: bool) -> Result<(), JournalError> {
         return Ok(());
     }
     let failed = |source| JournalError::sqlite(path, "reading the schema", source);
-    let connection = connect_reader(path)?;
+    let connection = match connect_reader(path) {
+        Err(error) if is_first_write(path, &error) => return Ok(()),
+        connected => connected?,
+    };
     let pragma = |name| -> Result<i64, JournalError> {
         connection.pragma_query_value(None, name, |row| row.get(0)).map_err(failed)
     };
@@ -246,6 +271,17 @@ fn refuse_foreign(path: &Path, is_new: bool) -> Result<(), JournalError> {
         return Err(JournalError::NewerSchema { path, found: version, known });
     }
     Ok(())
+}
+
+/// Whether a power cut ended the write of the first page, before there was a WAL: it is yet to be rolled back, which a
+/// connection that only reads cannot do. Nothing is in such a file.
+fn is_first_write(path: &Path, error: &JournalError) -> bool {
+    let JournalError::ReadOnly { source: rusqlite::Error::SqliteFailure(failure, _), .. } = error
+    else {
+        return false;
+    };
+    failure.extended_code == rusqlite::ffi::SQLITE_READONLY_ROLLBACK
+        && fs::metadata(path).is_ok_and(|metadata| metadata.len() <= PAGE_BYTES as u64)
 }
 
 /// Counts this start and draws its epoch; fixes whose journal this is.

@@ -1,5 +1,10 @@
 //! Part tests on a real database in a directory of their own.
 
+mod drive;
+mod images;
+mod model;
+mod property;
+pub(super) mod vfs;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -5,7 +5,8 @@
 //! acknowledged commits, and must be noticed while the evidence exists. Format: <https://www.sqlite.org/fileformat2.html#walformat>.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 const HEADER_BYTES: usize = 32;
@@ -102,17 +103,76 @@ fn behind_a_broken_header(mut file: impl Read) -> io::Result<WalCheck> {
     }
 }
 
+/// Takes what a failed or torn transaction left behind the first `frames` frames out of the chain, durably. Its frames have
+/// the salts of the log, so that they would look like lost commits as soon as newer frames stood in front of them. They are
+/// one transaction's at most, because each opening and each failure cuts: cut off in the middle, this leaves no damage.
+pub(super) fn cut(path: &Path, frames: u64) -> io::Result<()> {
+    let file = match File::options().read(true).write(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut reader = BufReader::with_capacity(256 * 1024, &file);
+    let mut header = [0; HEADER_BYTES];
+    if !fill(&mut reader, &mut header)? || !matches!(be32(&header, 0), MAGIC_BIG | MAGIC_LITTLE) {
+        return Ok(());
+    }
+    let mut frame = vec![0; FRAME_HEADER_BYTES + super::open::PAGE_BYTES];
+    let mut offset = HEADER_BYTES as u64 + frames * frame.len() as u64;
+    reader.seek(SeekFrom::Start(offset))?;
+    let mut is_changed = false;
+    while fill(&mut reader, &mut frame)? {
+        if frame[8..16] == header[16..24] {
+            write(&file, path, offset, &[0; FRAME_HEADER_BYTES])?;
+            is_changed = true;
+        }
+        offset += frame.len() as u64;
+    }
+    if is_changed { sync(&file, path) } else { Ok(()) }
+}
+
+/// Makes a WAL one without frames, durably: a single sector changes. Right only when the database holds all of them.
+pub(super) fn empty(path: &Path) -> io::Result<()> {
+    let file = match File::options().write(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if file.metadata()?.len() < HEADER_BYTES as u64 {
+        return Ok(());
+    }
+    write(&file, path, 0, &[0; HEADER_BYTES])?;
+    sync(&file, path)
+}
+
 /// Makes the WAL at least `bytes` long, with zeros, so that a commit writes into blocks that exist and its sync has no
 /// metadata to write. SQLite takes zeros for the end of the log: their salts are wrong.
 pub(super) fn extend(path: &Path, bytes: u64) -> io::Result<()> {
-    let mut file = std::fs::OpenOptions::new().append(true).open(path)?;
-    let mut length = file.seek(SeekFrom::End(0))?;
+    let file = File::options().write(true).open(path)?;
+    let mut length = file.metadata()?.len();
     let zeros = vec![0; 64 * 1024];
     while length < bytes {
         let step = zeros.len().min(usize::try_from(bytes - length).unwrap_or(usize::MAX));
-        file.write_all(&zeros[..step])?;
+        write(&file, path, length, &zeros[..step])?;
         length += step as u64;
     }
+    sync(&file, path)
+}
+
+/// The writes beside SQLite's; tests record them and let them fail.
+fn write(file: &File, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(test)]
+    super::tests::vfs::outside_write(path, offset, bytes)?;
+    #[cfg(not(test))]
+    let _ = path;
+    file.write_all_at(bytes, offset)
+}
+
+fn sync(file: &File, path: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    super::tests::vfs::outside_sync(path)?;
+    #[cfg(not(test))]
+    let _ = path;
     file.sync_all()
 }
 

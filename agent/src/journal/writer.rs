@@ -6,7 +6,8 @@
 //! 4. Only then answer whoever waits, and publish the new heads to the lanes.
 //!
 //! When anything of a group fails, nothing of it is acknowledged, the state is read anew, and the sessions of all streams and
-//! lanes in it end: what was queued behind a failed append must not become durable without it.
+//! lanes in it end: what was queued behind a failed append must not become durable without it. `reopen.rs` has what an I/O
+//! error asks for beyond that.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -25,6 +26,7 @@ use super::high_water::HighWater;
 use super::lanes::{AckOperation, LaneSpec, OpenedLane, PartOperation, SealOperation};
 use super::open::DirectoryLock;
 use super::reader::HotTail;
+use super::reopen::Trouble;
 use super::snapshot::Snapshot;
 use super::state::State;
 use crate::clock::{Monotonic, SharedClock, Timestamp};
@@ -110,6 +112,12 @@ impl Published {
         heads.entry(stream).or_insert_with(|| watch::channel(Head::default()).0).subscribe()
     }
 
+    /// The heads that were published as durable.
+    pub(super) fn durable(&self) -> Vec<(StreamNumber, Seq)> {
+        let heads = self.heads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        heads.iter().map(|(stream, head)| (*stream, head.borrow().seq)).collect()
+    }
+
     fn publish_head(&self, stream: StreamNumber, seq: Seq, bytes: u64) {
         let mut heads = self.heads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let sender = heads.entry(stream).or_insert_with(|| watch::channel(Head::default()).0);
@@ -170,7 +178,7 @@ impl WriterHandle {
 
 /// Everything the writer thread owns.
 pub(super) struct Writer {
-    /// `None` only while a transaction borrows it.
+    /// `None` while a transaction borrows it, and while the journal is held.
     pub(super) connection: Option<Connection>,
     pub(super) path: PathBuf,
     pub(super) state: State,
@@ -181,6 +189,7 @@ pub(super) struct Writer {
     pub(super) clock: SharedClock,
     pub(super) published: Arc<Published>,
     pub(super) commit_interval: Duration,
+    pub(super) trouble: Trouble,
     pub(super) commits: u64,
     pub(super) high_water: HighWater,
     pub(super) last_commit: Monotonic,
@@ -240,6 +249,11 @@ impl Writer {
         self.state.streams.get(&stream).map_or(Seq(0), |stream| Seq(stream.next_seq.0 - 1))
     }
 
+    /// A journal that is held has nothing to do by itself.
+    fn has_deletes_left(&self) -> bool {
+        self.connection.is_some() && self.state.streams.values().any(|stream| stream.deletes_left)
+    }
+
     /// `journal.commit_interval`: the wear knob.
     fn wait_for_interval(&self) {
         let since = self.clock.monotonic().since(self.last_commit);
@@ -259,8 +273,12 @@ impl Writer {
                 operation => rest.push_back(operation),
             }
         }
-        let has_work = !rest.is_empty() || self.state.streams.values().any(|s| s.deletes_left);
+        let has_work = !rest.is_empty() || self.has_deletes_left();
         if !has_work {
+            return stop;
+        }
+        if let Err(error) = self.ready() {
+            self.refuse_rest(rest, &error);
             return stop;
         }
         // Taken out for the transaction, so that the rest of the writer can be changed along with it.
@@ -272,6 +290,7 @@ impl Writer {
             Ok(()) => {
                 self.commits += 1;
                 self.dirty = true;
+                self.trouble.is_over();
                 for (stream, block) in group.committed_chunks() {
                     let bytes = block.bytes.len() as u64;
                     let last = Seq(block.first_seq.0 + u64::from(block.count) - 1);
@@ -313,25 +332,21 @@ impl Writer {
         for session in group.sessions() {
             *self.sessions.entry(session).or_default() += 1;
         }
-        for operation in &rest {
-            if let Some(session) = session_of(operation) {
+        // The files first, so that whoever hears of it and comes back finds them in order.
+        self.recover(&error);
+        group.refuse_all(&error);
+        self.refuse_rest(rest, &error);
+        std::thread::sleep(FAILURE_PAUSE);
+    }
+
+    /// Refuses what was not applied, and ends its sessions: nothing behind it may become durable without it.
+    fn refuse_rest(&mut self, rest: VecDeque<Operation>, error: &SharedError) {
+        for operation in rest {
+            if let Some(session) = session_of(&operation) {
                 *self.sessions.entry(session).or_default() += 1;
             }
+            super::apply::refuse(operation, JournalError::Group(Arc::clone(error)));
         }
-        group.refuse_all(&error);
-        for operation in rest {
-            super::apply::refuse(operation, JournalError::Group(Arc::clone(&error)));
-        }
-        let loaded = self.connection.as_ref().map(|connection| State::load(connection, &self.path));
-        match loaded {
-            Some(Ok(state)) => self.state = state,
-            // Cursors of the failed group stay in memory; every session that could use them has ended.
-            Some(Err(error)) => {
-                tracing::error!(error = %crate::error_chain::Chain(&error), "Journal cannot be read");
-            }
-            None => {}
-        }
-        std::thread::sleep(FAILURE_PAUSE);
     }
 
     /// Renews what others see of the journal: at once when there is nothing else to do, once a second under load.
@@ -350,6 +365,7 @@ impl Writer {
 
     fn close(&mut self) -> Result<(), JournalError> {
         self.high_water.write(&self.state);
+        self.ready().map_err(JournalError::Group)?;
         let Some(connection) = self.connection.take() else { return Ok(()) };
         let failed = |source| JournalError::sqlite(&self.path, "closing", source);
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed)?;
@@ -373,7 +389,7 @@ pub(super) fn session_of(operation: &Operation) -> Option<Session> {
 async fn collect(queue: &mut mpsc::Receiver<Queued>, writer: &Writer) -> Option<Vec<Operation>> {
     let mut operations = Vec::new();
     let mut bytes = 0;
-    let mut urgent = writer.state.streams.values().any(|stream| stream.deletes_left);
+    let mut urgent = writer.has_deletes_left();
     let mut deadline = tokio::time::Instant::now() + Duration::from_millis(ACK_DELAY_MS_MAX);
     while operations.len() < TRANSACTION_OPERATIONS_MAX && bytes < TRANSACTION_BYTES_MAX {
         let next = if urgent {

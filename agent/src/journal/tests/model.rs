@@ -1,0 +1,261 @@
+//! What the journal should hold, kept in memory, and the same view of a real journal, to be compared.
+
+use std::collections::BTreeMap;
+
+use super::super::*;
+use crate::clock::Timestamp;
+use crate::record::batch::{BlockReader, FrameBlock};
+use crate::record::id::{BatchNumber, Seq};
+
+/// A record as far as it is compared: its seq, and length and checksum of its payload.
+pub(super) type Print = (u64, usize, u32);
+
+pub(super) fn print(seq: u64, payload: &[u8]) -> Print {
+    (seq, payload.len(), crc32c::crc32c(payload))
+}
+
+/// Everything that a journal says of itself and that must be as the model has it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct View {
+    pub(super) streams: BTreeMap<String, StreamView>,
+    pub(super) lanes: BTreeMap<String, LaneView>,
+    /// Stage, seq, place or record identity, payload; in the order in which they were kept.
+    pub(super) letters: Vec<(String, Option<i64>, String, Vec<u8>)>,
+    /// Rows of parts.
+    pub(super) parts: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct StreamView {
+    pub(super) head: u64,
+    pub(super) positions: BTreeMap<String, Vec<u8>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LaneView {
+    pub(super) start: u64,
+    pub(super) sealed: u64,
+    pub(super) next_batch: u64,
+    pub(super) unacked: Vec<(StoredBatch, Vec<Print>)>,
+    pub(super) state: PluginState,
+    pub(super) totals: LaneTotals,
+    pub(super) queued: u64,
+    /// Records that are not sealed.
+    pub(super) waiting: Vec<Print>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Model {
+    pub(super) streams: BTreeMap<String, StreamModel>,
+    /// By source and sink.
+    pub(super) lanes: BTreeMap<(String, String), LaneModel>,
+    pub(super) letters: Vec<(String, Option<i64>, String, Vec<u8>)>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct StreamModel {
+    /// All that were ever appended.
+    pub(super) records: Vec<Print>,
+    /// First seq of each append, which may be the first of a chunk.
+    pub(super) positions: BTreeMap<String, Vec<u8>>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct LaneModel {
+    pub(super) start: u64,
+    pub(super) sealed: u64,
+    pub(super) next_batch: u64,
+    pub(super) unacked: Vec<(StoredBatch, Vec<Print>, u64)>,
+    pub(super) state: PluginState,
+    pub(super) totals: LaneTotals,
+}
+
+impl Model {
+    pub(super) fn head(&self, source: &str) -> u64 {
+        self.streams.get(source).map_or(0, |stream| stream.records.len() as u64)
+    }
+
+    pub(super) fn records(&self, source: &str, first: u64, last: u64) -> Vec<Print> {
+        let Some(stream) = self.streams.get(source) else { return Vec::new() };
+        let place = |seq: u64| usize::try_from(seq).unwrap();
+        stream.records[place(first - 1)..place(last)].to_vec()
+    }
+
+    pub(super) fn view(&self) -> View {
+        let streams = self.streams.iter().map(|(name, stream)| {
+            let (head, positions) = (stream.records.len() as u64, stream.positions.clone());
+            (name.clone(), StreamView { head, positions })
+        });
+        let lanes = self.lanes.iter().map(|((source, sink), lane)| {
+            let head = self.head(source);
+            let open: u64 = lane.unacked.iter().map(|(_, _, inputs)| inputs).sum();
+            let unacked = lane.unacked.iter().map(|(b, content, _)| (b.clone(), content.clone()));
+            let view = LaneView {
+                start: lane.start,
+                sealed: lane.sealed,
+                next_batch: lane.next_batch,
+                unacked: unacked.collect(),
+                state: lane.state.clone(),
+                totals: lane.totals,
+                queued: head - lane.sealed + open,
+                waiting: self.records(source, lane.sealed + 1, head),
+            };
+            (format!("gw/{source}/p/{sink}"), view)
+        });
+        let batches = self.lanes.values().flat_map(|lane| &lane.unacked);
+        let parts: u64 = batches.map(|(batch, _, _)| batch.parts).sum();
+        View {
+            streams: streams.collect(),
+            lanes: lanes.collect(),
+            letters: self.letters.clone(),
+            parts: parts.cast_signed(),
+        }
+    }
+}
+
+impl View {
+    /// Reads everything. Ends the sessions of all sources and lanes.
+    pub(super) async fn of(journal: &Journal) -> Result<Self, Box<dyn std::error::Error>> {
+        let mut view = Self::default();
+        let snapshot = settled(journal).await;
+        for stream in &snapshot.streams {
+            let appender = journal.appender(&stream.source).await?;
+            let (head, positions) = (stream.head.0, appender.positions().clone());
+            view.streams.insert(stream.source.to_string(), StreamView { head, positions });
+        }
+        for lane in &snapshot.lanes {
+            let spec = spec(lane.source.as_str(), lane.sink.as_str());
+            let (handle, opened) = journal.lane(spec).await?;
+            let head = handle.head().borrow().seq.0;
+            let mut unacked = Vec::new();
+            for batch in opened.unacked {
+                let content = content(&mut *handle.open_batch(&batch))?;
+                unacked.push((batch, content));
+            }
+            let mut waiting = Vec::new();
+            while opened.sealed_seq.0 + (waiting.len() as u64) < head {
+                let next = Seq(opened.sealed_seq.0 + waiting.len() as u64 + 1);
+                for block in handle.read(next)? {
+                    let next = Seq(opened.sealed_seq.0 + waiting.len() as u64 + 1);
+                    waiting.extend(prints(&cut(block, next, Seq(head)))?);
+                }
+            }
+            let lane_view = LaneView {
+                start: lane.start.0,
+                sealed: opened.sealed_seq.0,
+                next_batch: opened.next_batch.0,
+                unacked,
+                state: opened.plugin_state,
+                totals: lane.totals,
+                queued: lane.queued,
+                waiting,
+            };
+            view.lanes.insert(opened.name.to_string(), lane_view);
+        }
+        let database = open::connect_reader(journal.path())?;
+        view.parts =
+            database.query_row("SELECT count(*) FROM batch_parts", [], |row| row.get(0))?;
+        let query =
+            "SELECT stage, seq, coalesce(record, place), payload FROM dead_letters ORDER BY id";
+        let mut statement = database.prepare(query)?;
+        let rows = statement
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+        view.letters = rows.collect::<Result<_, _>>()?;
+        Ok(view)
+    }
+
+    /// What differs, for messages.
+    pub(super) fn differences(&self, found: &Self) -> String {
+        let mut text = String::new();
+        let mut note = |what: &str, expected: String, found: String| {
+            if expected != found {
+                text.push_str(&format!("\n{what}:\n  expected {expected}\n  found    {found}"));
+            }
+        };
+        for name in self.streams.keys().chain(found.streams.keys()) {
+            let (expected, found) = (self.streams.get(name), found.streams.get(name));
+            note(&format!("stream {name}"), format!("{expected:?}"), format!("{found:?}"));
+        }
+        for name in self.lanes.keys().chain(found.lanes.keys()) {
+            let (expected, found) = (self.lanes.get(name), found.lanes.get(name));
+            note(&format!("lane {name}"), format!("{expected:?}"), format!("{found:?}"));
+        }
+        note("letters", format!("{:?}", self.letters), format!("{:?}", found.letters));
+        note("parts", self.parts.to_string(), found.parts.to_string());
+        text
+    }
+
+    /// Accepted is delivered, dropped, dead-lettered, lost and queued together, in every lane.
+    pub(super) fn check_sums(&self) {
+        for (name, lane) in &self.lanes {
+            let totals = lane.totals;
+            let outcomes = totals.delivered
+                + totals.dropped
+                + totals.dead_lettered
+                + totals.lost
+                + totals.not_taken;
+            let source = name.split('/').nth(1).unwrap();
+            let accepted = self.streams[source].head - lane.start;
+            assert_eq!(accepted, outcomes + lane.queued, "{name}: {totals:?}");
+        }
+    }
+}
+
+/// A snapshot of everything that was queued before it: an operation behind that is answered after its commit.
+async fn settled(journal: &Journal) -> Arc<Snapshot> {
+    let mut snapshots = journal.snapshots();
+    let known = snapshots.borrow().streams.first().map(|stream| stream.source.clone());
+    // What was queued is committed with the first answer; the snapshot is renewed some time after each.
+    if let Some(source) = known
+        && journal.appender(&source).await.is_ok()
+    {
+        snapshots.mark_unchanged();
+        if journal.appender(&source).await.is_ok() {
+            let renewed = snapshots.changed();
+            drop(tokio::time::timeout(std::time::Duration::from_secs(5), renewed).await);
+        }
+    }
+    journal.snapshots().borrow().clone()
+}
+
+pub(super) fn spec(source: &str, sink: &str) -> LaneSpec {
+    LaneSpec {
+        agent: "gw".parse().unwrap(),
+        source: source.parse().unwrap(),
+        pipeline: "p".parse().unwrap(),
+        sink: sink.parse().unwrap(),
+        start_now: false,
+    }
+}
+
+fn prints(block: &FrameBlock) -> Result<Vec<Print>, Box<dyn std::error::Error>> {
+    let mut prints = Vec::new();
+    for record in block.records() {
+        let record = record?;
+        prints.push(print(record.seq.0, record.payload));
+    }
+    Ok(prints)
+}
+
+fn content(reader: &mut dyn BlockReader) -> Result<Vec<Print>, Box<dyn std::error::Error>> {
+    let mut content = Vec::new();
+    while let Some(block) = reader.next_block().map_err(|error| error.to_string())? {
+        content.extend(prints(&block)?);
+    }
+    Ok(content)
+}
+
+/// A batch without what only its kind says.
+pub(super) fn batch(number: u64, first: u64, last: u64) -> StoredBatch {
+    StoredBatch {
+        number: BatchNumber(number),
+        epoch: Epoch::new(1, 1),
+        first_seq: Seq(first),
+        last_seq: Seq(last),
+        sealed_at: Timestamp(i64::try_from(number).unwrap()),
+        records: last + 1 - first,
+        parts: 0,
+        sha256: [u8::try_from(number % 251).unwrap(); 32],
+        fixed: format!("{{\"n\":{number}}}"),
+    }
+}

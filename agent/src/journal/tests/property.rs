@@ -1,0 +1,38 @@
+//! Any sequence of operations leaves the journal as the model has it.
+
+use proptest::test_runner::{Config, TestRunner};
+
+use super::drive::{Driver, operation, scratch};
+use super::model::Model;
+use super::*;
+
+/// A number that the environment may set, as the full run does.
+pub(super) fn size(name: &str, default: u32) -> u32 {
+    #[expect(clippy::disallowed_methods, reason = "the size of a test is no config of the agent")]
+    let set = std::env::var(name).ok();
+    set.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn any_sequence_of_operations_leaves_what_the_model_says() {
+    let cases = size("WAYSTATION_TEST_CASES", 500);
+    let length = size("WAYSTATION_TEST_OPERATIONS", 100) as usize;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new(config);
+    let operations = proptest::collection::vec(operation(true), length);
+    let result = runner.run(&operations, |operations| {
+        runtime.block_on(async {
+            let dir = scratch();
+            let mut driver = Driver::new(dir.path(), JournalConfig::default(), Model::default());
+            driver.open().unwrap();
+            for operation in &operations {
+                driver.apply(operation).await.unwrap();
+            }
+            driver.settle().await.unwrap();
+            driver.compare().await.unwrap();
+        });
+        Ok(())
+    });
+    result.unwrap();
+}
