@@ -112,6 +112,7 @@ impl Writer {
                 "Journal was opened anew after an I/O error, all acknowledged records are there"
             ),
             Err(error) => {
+                self.trouble.failures += 1;
                 self.hold(Arc::new(error));
             }
         }

@@ -1,6 +1,7 @@
 //! Part tests on a real database in a directory of their own.
 
 mod drive;
+mod faults;
 mod images;
 mod model;
 mod property;

@@ -351,6 +351,10 @@ impl Writer {
 
     /// Renews what others see of the journal: at once when there is nothing else to do, once a second under load.
     fn housekeeping(&mut self, idle: bool) {
+        // While the journal is held, its state holds what was not committed.
+        if self.connection.is_none() {
+            return;
+        }
         let now = self.clock.monotonic();
         let due = self.last_housekeeping.is_none_or(|last| now.since(last) >= HOUSEKEEPING_EVERY);
         if self.dirty && (idle || due) {
@@ -364,9 +368,9 @@ impl Writer {
     }
 
     fn close(&mut self) -> Result<(), JournalError> {
-        self.high_water.write(&self.state);
         self.ready().map_err(JournalError::Group)?;
         let Some(connection) = self.connection.take() else { return Ok(()) };
+        self.high_water.write(&self.state);
         let failed = |source| JournalError::sqlite(&self.path, "closing", source);
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed)?;
         connection.close().map_err(|(_, source)| failed(source))

@@ -230,11 +230,6 @@ impl Driver {
         Ok(())
     }
 
-    /// What an operation that was refused made of the model.
-    pub(super) fn take_back(&mut self, steps: usize) {
-        self.steps.truncate(steps);
-    }
-
     pub(super) async fn apply(&mut self, operation: &Operation) -> Result<(), Failed> {
         self.pass_time(Duration::from_millis(300));
         match operation {
