@@ -16,6 +16,8 @@ mod config;
 mod crash;
 /// Whole pipelines through the real binary.
 mod pipeline;
+/// Power cuts of the whole agent, rebuilt from its system calls.
+mod power;
 /// An agent process, a nats-server, input and output.
 mod support;
 /// What clippy cannot see: import order, file length, leftovers, examples that parse.
