@@ -387,8 +387,12 @@ impl Driver {
         let (number, first) = (model.next_batch, model.sealed + 1);
         let payload = self.payload(size);
         self.store_parts(&key, number, first, &[vec![payload]]).await?;
-        // Forgotten: the lane begins the batch anew.
-        self.lanes[&key].discard_parts().await?;
+        // Forgotten: the lane begins the batch anew, or opens itself anew.
+        if size.is_multiple_of(2) {
+            self.lanes[&key].discard_parts().await?;
+        } else {
+            self.lanes.remove(&key);
+        }
         Ok(())
     }
 

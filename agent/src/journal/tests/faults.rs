@@ -18,7 +18,7 @@ const FAULTS: [(Kind, Failure); 8] = [
     (Kind::Write, Failure::Io),
     (Kind::Sync, Failure::Io),
     (Kind::Write, Failure::Full),
-    (Kind::Sync, Failure::Io),
+    (Kind::Sync, Failure::IoUnseen),
     (Kind::Write, Failure::Short),
     (Kind::Read, Failure::Io),
     (Kind::Truncate, Failure::Io),
@@ -208,11 +208,17 @@ const FAILED_SYNC: Fault =
 
 #[tokio::test]
 async fn after_a_failed_sync_the_files_are_opened_anew_and_the_refused_record_is_not_there() {
+    for failure in [Failure::Io, Failure::IoUnseen] {
+        after_a_failed_sync(failure).await;
+    }
+}
+
+async fn after_a_failed_sync(failure: Failure) {
     let dir = scratch();
     let (disk, journal, _) = one_record(dir.path()).await;
     let appender = journal.appender(&source()).await.unwrap();
     let opened = disk.opened("journal.db");
-    disk.arm(FAILED_SYNC);
+    disk.arm(Fault { failure, ..FAILED_SYNC });
     let refused = appender.append(records(&["refused"])).await.unwrap_err();
     let text = crate::error_chain::Chain(&refused).to_string();
     assert!(
@@ -238,13 +244,11 @@ async fn after_a_failed_sync_the_files_are_opened_anew_and_the_refused_record_is
 async fn a_second_failed_sync_holds_the_journal_until_it_can_be_opened_anew() {
     let dir = scratch();
     let (disk, journal, clock) = one_record(dir.path()).await;
-    disk.arm(Fault { persistent: true, ..FAILED_SYNC });
-    for _ in 0..2 {
-        let appender = journal.appender(&source()).await;
-        if let Ok(appender) = appender {
-            appender.append(records(&["refused"])).await.unwrap_err();
-        }
-    }
+    // Each fails once: opening anew succeeds in between.
+    disk.arm(FAILED_SYNC);
+    journal.appender(&source()).await.unwrap().append(records(&["refused"])).await.unwrap_err();
+    disk.arm(FAILED_SYNC);
+    journal.appender(&"new".parse().unwrap()).await.unwrap_err();
     // Refused at once, by name, without touching a file.
     let before = all_operations(&disk);
     let begun = tokio::time::Instant::now();
@@ -256,6 +260,8 @@ async fn a_second_failed_sync_holds_the_journal_until_it_can_be_opened_anew() {
     }
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     assert_eq!(all_operations(&disk), before);
+    let shown = journal.snapshots().borrow().streams.len();
+    assert_eq!(shown, 1, "a source that was refused is shown");
     disk.disarm();
     journal.appender(&source()).await.unwrap_err();
     clock.advance(Duration::from_secs(40));

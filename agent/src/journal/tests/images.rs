@@ -333,6 +333,21 @@ async fn no_power_cut_loses_or_changes_what_was_acknowledged() {
 }
 
 #[tokio::test]
+async fn a_power_cut_while_the_journal_is_made_leaves_one_that_starts() {
+    let mut random = fastrand::Rng::with_seed(seed());
+    let dir = scratch();
+    let (run, _) = Run::record(dir.path(), Durability::Full, &[], Model::default(), false).await;
+    let is_extension = |event: &Event| matches!(event, Event::Write { bytes: Data::Zeros(_), .. });
+    let made = run.events.iter().position(is_extension).unwrap();
+    assert!(made > 20, "{made} events make a journal");
+    for cut in (0..=made).flat_map(|cut| [cut; 4]) {
+        let image = scratch();
+        build(&run.events, cut, &mut random, image.path());
+        open_image(&run, cut, image.path()).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn the_same_power_cuts_find_what_a_relaxed_journal_and_a_lying_disk_lose() {
     for (durability, lie) in [(Durability::Relaxed, false), (Durability::Full, true)] {
         let outcome = power_cuts(50, seed(), durability, lie).await;

@@ -80,6 +80,8 @@ pub(in super::super) enum Kind {
 pub(in super::super) enum Failure {
     /// EIO. Nothing is done; a sync loses what was not synced.
     Io,
+    /// EIO of a sync whose writes are read as if they were there, until the power goes.
+    IoUnseen,
     /// ENOSPC before the first byte.
     Full,
     /// ENOSPC in the middle of a write.
@@ -240,7 +242,7 @@ fn watched(path: &Path) -> Option<(Arc<Disk>, String)> {
 
 fn broken(failure: Failure) -> io::Error {
     let errno = match failure {
-        Failure::Io => rustix::io::Errno::IO,
+        Failure::Io | Failure::IoUnseen => rustix::io::Errno::IO,
         Failure::Full | Failure::Short => rustix::io::Errno::NOSPC,
     };
     errno.into()
@@ -449,7 +451,7 @@ unsafe extern "C" fn write(
         let mut log = watched.disk.log();
         let struck = log.strikes(Kind::Write);
         let length = match struck {
-            Some(Failure::Io) => return ffi::SQLITE_IOERR_WRITE,
+            Some(Failure::Io | Failure::IoUnseen) => return ffi::SQLITE_IOERR_WRITE,
             Some(Failure::Full) => return ffi::SQLITE_FULL,
             Some(Failure::Short) => amount / 2,
             None => amount,
@@ -493,10 +495,12 @@ unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
             return (methods(file).xSync.expect("a file syncs"))(inner(file), flags);
         };
         let mut log = watched.disk.log();
-        if log.strikes(Kind::Sync).is_some() {
-            // What could not be written is marked clean and thrown away some time; here at once.
+        if let Some(failure) = log.strikes(Kind::Sync) {
+            // What could not be written is marked clean and thrown away some time; here at once, or never.
             let write = methods(file).xWrite.expect("a file writes");
-            for (offset, under) in log.undo.remove(&watched.file).unwrap_or_default().iter().rev() {
+            let mut undo = log.undo.remove(&watched.file).unwrap_or_default();
+            undo.retain(|_| failure == Failure::Io);
+            for (offset, under) in undo.iter().rev() {
                 let length = c_int::try_from(under.len()).unwrap_or(0);
                 write(inner(file), under.as_ptr().cast(), length, offset.cast_signed());
             }
