@@ -73,6 +73,14 @@ fn pip() -> Result<&'static [&'static str]> {
     working_pip().ok_or_else(|| anyhow!("pip was installed and does not run"))
 }
 
+/// Installs Debian's strace, unless there is one.
+pub(crate) fn strace() -> Result<()> {
+    if process::works("strace", &["--version"]) {
+        return Ok(());
+    }
+    apt(&["strace"], "the tests of power cuts see by it what the agent writes and syncs")
+}
+
 fn working_pip() -> Option<&'static [&'static str]> {
     PIPS.into_iter().find(|pip| match pip {
         [program, arguments @ ..] => process::works(program, &[arguments, &["--version"]].concat()),

@@ -39,6 +39,7 @@ pub(crate) fn run_all(root: &Path, filter: &[String]) -> Result<bool> {
 /// Installs and builds what the tests use.
 pub(crate) fn prepare(root: &Path) -> Result<()> {
     install::nats_server(root, "the tests deliver to a real JetStream server")?;
+    install::strace()?;
     let step = Step::start("building the guests that the tests load");
     plugins::build(root, None)?;
     step.done();
