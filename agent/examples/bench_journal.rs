@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 
 use waystation::clock::{SystemClock, Timestamp};
 use waystation::journal::config::JournalConfig;
-use waystation::journal::{Append, Appender, Journal, JournalOptions, LaneSpec};
+use waystation::journal::{Append, Appender, Journal, JournalOptions, LaneSpec, Seal, StoredBatch};
 use waystation::limits::CHUNK_BYTES_MAX;
 use waystation::record::Headers;
 use waystation::record::codec::FrameBuffer;
-use waystation::record::id::Seq;
+use waystation::record::id::{BatchNumber, Epoch, Seq};
 use waystation::tasks::TaskGroup;
 
 const ROUNDS: usize = 5;
@@ -50,6 +50,12 @@ async fn measure(directory: &Path) -> Vec<Figure> {
     let (mut raw, mut large, mut waiting, mut syncs, mut alone, mut read) =
         (vec![], vec![], vec![], vec![], vec![], vec![]);
     let (mut small_bytes, mut large_bytes) = (vec![], vec![]);
+    let (mut paced, mut small_batches, mut large_batches) = (vec![], vec![], vec![]);
+    let mut commit_syncs = vec![];
+    // First, while little memory was ever used.
+    let place = tempfile::tempdir_in(directory).unwrap();
+    let growth = backlog_memory(&place.path().join("backlog")).await;
+    drop(place);
     for round in 0..ROUNDS {
         let place = tempfile::tempdir_in(directory).unwrap();
         let block = frames(round as u64, CHUNK_BYTES_MAX - 400);
@@ -58,7 +64,12 @@ async fn measure(directory: &Path) -> Vec<Figure> {
         let (rate, written) = large_commits(&place.path().join("large"), &block).await;
         large.push(rate);
         large_bytes.push(written);
-        small_bytes.push(one_record_commits(&place.path().join("small")).await);
+        let (written, flushes) = one_record_commits(&place.path().join("small")).await;
+        small_bytes.push(written);
+        commit_syncs.push(flushes);
+        paced.push(paced_records(&place.path().join("paced")).await);
+        small_batches.push(amplification(&place.path().join("few"), 100).await);
+        large_batches.push(amplification(&place.path().join("many"), 4000).await);
         waiting.push(producers(&place.path().join("waiting")).await);
         alone.push(one_producer(&place.path().join("alone")).await);
         read.push(reading(&place.path().join("reading"), &block).await);
@@ -75,6 +86,15 @@ async fn measure(directory: &Path) -> Vec<Figure> {
         ("64 waiting producers against raw syncs", median(shared), ">= 40"),
         ("one producer that does not wait, records/s", median(alone), ">= 100000"),
         ("written for a one-record commit, KB", median(small_bytes) / 1e3, "<= 12"),
+        (
+            "block flushes per one-record commit",
+            median(commit_syncs),
+            "<= 1.05, 0 where the disk has no cache",
+        ),
+        ("written for a paced record, ingest to acked, KB", median(paced) / 1e3, "<= 24"),
+        ("written per payload byte to acked, 100 a batch", median(small_batches), ""),
+        ("written per payload byte to acked, 4000 a batch", median(large_batches), ""),
+        ("memory more for a 256 MiB backlog, MB", growth / 1e6, "<= 8"),
         ("reading compressed, warm, records/s", median(read), ">= 1000000"),
     ]
 }
@@ -172,19 +192,145 @@ async fn large_commits(directory: &Path, block: &FrameBuffer) -> (f64, f64) {
     ((LARGE_COMMITS * block.len()) as f64 / elapsed, written / stored)
 }
 
-async fn one_record_commits(directory: &Path) -> f64 {
+/// Flushes that the device was asked for: syncs, where it has a cache that must be told.
+fn flushes(directory: &Path) -> f64 {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let device = std::fs::metadata(directory).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).unwrap();
+    // Kernels before 5.5 do not tell.
+    text.split_whitespace().nth(15).and_then(|count| count.parse().ok()).unwrap_or(f64::NAN)
+}
+
+/// Bytes of memory that are resident now.
+fn resident() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0
+}
+
+fn lane_spec() -> LaneSpec {
+    LaneSpec {
+        agent: "bench".parse().unwrap(),
+        source: "s".parse().unwrap(),
+        pipeline: "p".parse().unwrap(),
+        sink: "k".parse().unwrap(),
+        start_now: false,
+    }
+}
+
+/// The batch of a lane without transforms, from behind the last one to the head.
+fn range(number: BatchNumber, first: Seq, last: Seq) -> Seal {
+    let batch = StoredBatch {
+        number,
+        epoch: Epoch::new(1, 1),
+        first_seq: first,
+        last_seq: last,
+        sealed_at: Timestamp(0),
+        records: last.0 + 1 - first.0,
+        parts: 0,
+        sha256: [0; 32],
+        fixed: "{}".to_owned(),
+    };
+    Seal { batch, dropped: 0, dead_lettered: 0, letters: Vec::new(), state: Vec::new() }
+}
+
+/// What a lane's backlog of 256 MiB that does not compress takes of memory, written and then read.
+async fn backlog_memory(directory: &Path) -> f64 {
+    const BLOCKS: usize = 1024;
+    let (journal, appender) = open(directory).await;
+    let (lane, _) = journal.lane(lane_spec()).await.unwrap();
+    let mut payload = vec![0; CHUNK_BYTES_MAX - 1000];
+    fastrand::Rng::with_seed(1).fill(&mut payload);
+    let mut block = FrameBuffer::default();
+    block.push_new(Timestamp(0), "s", Headers::default(), &payload);
+    // What every journal takes, and the newest in memory.
+    for _ in 0..32 {
+        appender.append(Append { frames: block.clone(), ..Append::default() }).await.unwrap();
+    }
+    let before = resident();
+    for _ in 0..BLOCKS {
+        appender.append(Append { frames: block.clone(), ..Append::default() }).await.unwrap();
+    }
+    let head = lane.head().borrow().seq;
+    let read = tokio::task::spawn_blocking(move || {
+        let mut next = Seq(1);
+        while next < head {
+            for block in lane.read(next).unwrap() {
+                next = block.first_seq.plus(u64::from(block.count));
+            }
+        }
+    });
+    read.await.unwrap();
+    let growth = resident() - before;
+    journal.close().await.unwrap();
+    growth
+}
+
+/// One record every 20 ms, sealed and acked one by one, as a sensor and a fast link do.
+async fn paced_records(directory: &Path) -> f64 {
+    const RECORDS: u64 = 50;
+    let (journal, appender) = open(directory).await;
+    let (lane, _) = journal.lane(lane_spec()).await.unwrap();
+    let mut random = fastrand::Rng::with_seed(2);
+    let before = written_bytes(directory);
+    for number in 1..=RECORDS {
+        let mut append = Append::default();
+        push(&mut append.frames, &mut random);
+        appender.append(append).await.unwrap();
+        let seal = range(BatchNumber(number), Seq(number), Seq(number));
+        lane.seal(seal).await.unwrap().durable().await.unwrap();
+        lane.ack(BatchNumber(number)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    journal.close().await.unwrap();
+    (written_bytes(directory) - before) / RECORDS as f64
+}
+
+/// Bytes written from ingest to acked, for each byte of payload: 40 batches, each appended, sealed and acked, with a stop.
+async fn amplification(directory: &Path, records: usize) -> f64 {
+    const BATCHES: u64 = 40;
+    let (journal, appender) = open(directory).await;
+    let (lane, _) = journal.lane(lane_spec()).await.unwrap();
+    let mut random = fastrand::Rng::with_seed(3);
+    let (mut payload, mut next) = (0, Seq(1));
+    let before = written_bytes(directory);
+    for number in 1..=BATCHES {
+        let mut left = records;
+        while left > 0 {
+            let mut append = Append::default();
+            while left > 0 && append.frames.len() < CHUNK_BYTES_MAX - 400 {
+                push(&mut append.frames, &mut random);
+                left -= 1;
+            }
+            payload += append.frames.len();
+            appender.append(append).await.unwrap();
+        }
+        let head = lane.head().borrow().seq;
+        let seal = range(BatchNumber(number), next, head);
+        lane.seal(seal).await.unwrap().durable().await.unwrap();
+        lane.ack(BatchNumber(number)).await.unwrap();
+        next = head.next();
+    }
+    journal.close().await.unwrap();
+    (written_bytes(directory) - before) / payload as f64
+}
+
+async fn one_record_commits(directory: &Path) -> (f64, f64) {
     const COMMITS: usize = 200;
     let (journal, appender) = open(directory).await;
     let mut random = fastrand::Rng::with_seed(1);
-    let before = written_bytes(directory);
+    let (before, flushes_before) = (written_bytes(directory), flushes(directory));
     for _ in 0..COMMITS {
         let mut append = Append::default();
         push(&mut append.frames, &mut random);
         appender.append(append).await.unwrap();
     }
     let written = written_bytes(directory) - before;
+    let flushed = flushes(directory) - flushes_before;
     journal.close().await.unwrap();
-    written / COMMITS as f64
+    (written / COMMITS as f64, flushed / COMMITS as f64)
 }
 
 async fn producers(directory: &Path) -> f64 {
@@ -236,14 +382,7 @@ async fn reading(directory: &Path, block: &FrameBuffer) -> f64 {
         drop(appender.submit(append).await.unwrap());
     }
     appender.append(Append { frames: frames(1, 1), ..Append::default() }).await.unwrap();
-    let spec = LaneSpec {
-        agent: "bench".parse().unwrap(),
-        source: "s".parse().unwrap(),
-        pipeline: "p".parse().unwrap(),
-        sink: "k".parse().unwrap(),
-        start_now: false,
-    };
-    let (lane, _) = journal.lane(spec).await.unwrap();
+    let (lane, _) = journal.lane(lane_spec()).await.unwrap();
     let head = lane.head().borrow().seq;
     let reader = lane.clone();
     let read = tokio::task::spawn_blocking(move || {

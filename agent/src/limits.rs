@@ -40,10 +40,24 @@ pub const READ_CHUNKS_MAX: usize = 8;
 pub const READERS_MAX: usize = 4;
 /// Finished batches remembered for `explain`.
 pub const FINISHED_BATCHES_MAX: u64 = 10_000;
-/// The WAL is extended to this size in advance and not made smaller while the agent runs.
+/// Least that `journal.max_bytes` may be.
+pub const JOURNAL_BYTES_MIN: u64 = 1024 * 1024;
+/// Most that `journal.max_bytes` may be.
+pub const JOURNAL_BYTES_MAX: u64 = 1 << 44;
+/// The WAL is extended to this size in advance and not made smaller while the agent runs; at most an eighth of the limit.
 pub const WAL_EXTENT_BYTES: u64 = 8 * 1024 * 1024;
-/// WAL frames after which the writer checkpoints.
-pub const WAL_CHECKPOINT_PAGES: u32 = 4000;
+/// Bytes of the WAL after which the writer checkpoints; at most a quarter of the limit.
+pub const WAL_CHECKPOINT_BYTES: u64 = 16 * 1024 * 1024;
+/// What lies ready for seals, acks and deletes when the volume is full; at most an eighth of the limit.
+pub const BALLAST_BYTES: u64 = 8 * 1024 * 1024;
+/// What the index of the WAL takes beside it.
+pub const WAL_INDEX_BYTES: u64 = 32 * 1024;
+/// Rows that remember losses; the oldest go first.
+pub const LOSSES_MAX: u64 = 10_000;
+/// Pages of the database that must be free, beside their share of it, before the file is made smaller.
+pub const SHRINK_FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
+/// Most bytes in use of a database that is made smaller: they are copied, while the writer waits.
+pub const SHRINK_LIVE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// Batches a lane seals ahead of their delivery.
 pub const SEALED_AHEAD_MAX: usize = 4;
@@ -154,6 +168,8 @@ pub const ADMIN_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 const _: () = assert!(CHUNK_BYTES_MAX <= TRANSACTION_BYTES_MAX);
+const _: () = assert!(BALLAST_BYTES >= 4 * TRANSACTION_BYTES_MAX as u64);
+const _: () = assert!(JOURNAL_BYTES_MIN <= JOURNAL_BYTES_MAX);
 const _: () = assert!(TRANSACTION_BYTES_MAX <= WRITER_QUEUE_BYTES_MAX);
 const _: () = assert!(HOT_TAIL_BYTES_MAX >= 2 * CHUNK_BYTES_MAX);
 const _: () = assert!(RECORD_BYTES_MAX_DEFAULT <= RECORD_BYTES_MAX as u64);

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use crate::journal::QuotaSnapshot;
 use crate::lane::status::class_index;
 use crate::sinks::Class;
 use crate::supervisor::status::{LaneView, SourceStatus, Status};
@@ -57,6 +58,53 @@ fn journal(families: &mut Families<'_>, status: &Status) -> fmt::Result {
         "journal_commits",
         "Transactions committed since this run began",
         [(NONE, journal.commits)],
+    )?;
+    quota(families, &journal.quota)
+}
+
+fn quota(families: &mut Families<'_>, quota: &QuotaSnapshot) -> fmt::Result {
+    families.gauge(
+        "journal_used_bytes",
+        "What of the limit is taken: pages in use, WAL and reserve",
+        [(NONE, quota.used_bytes)],
+    )?;
+    families.gauge(
+        "journal_limit_bytes",
+        "max_bytes, or the size of the volume where that is less",
+        [(NONE, quota.limit_bytes)],
+    )?;
+    families.gauge(
+        "journal_full",
+        "1 while the journal is full",
+        [(NONE, u64::from(quota.full.is_some()))],
+    )?;
+    families.gauge(
+        "journal_appends_waiting",
+        "Appends that wait for room",
+        [(NONE, quota.appends_waiting)],
+    )?;
+    families.counter(
+        "journal_appends_refused",
+        "Appends refused for want of room since this run began",
+        [(NONE, quota.appends_refused)],
+    )?;
+    families.counter(
+        "journal_records_given_up",
+        "Records given up by a policy since this run began",
+        [
+            ([("why", "drop_oldest")], quota.dropped_full),
+            ([("why", "max_age")], quota.dropped_aged),
+        ],
+    )?;
+    families.gauge(
+        "journal_checkpoint_blocked_seconds",
+        "For how long a foreign reader has kept the WAL from being emptied",
+        [(NONE, quota.checkpoint_blocked.as_secs_f64())],
+    )?;
+    families.gauge(
+        "journal_write_blocked_seconds",
+        "For how long a foreign process has kept the journal from being written",
+        [(NONE, quota.write_blocked.as_secs_f64())],
     )
 }
 

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::journal::Snapshot;
 use crate::lane::status::class_index;
 use crate::plugin;
 use crate::sinks::Class;
@@ -69,12 +70,36 @@ pub struct JournalStatus {
     pub wal_bytes: u64,
     /// Commits since this run began.
     pub commits: u64,
+    /// What of `limit_bytes` is taken: pages in use, WAL and reserve.
+    #[serde(default)]
+    pub used_bytes: u64,
+    /// `journal.max_bytes`, or the volume's size where that is less.
+    #[serde(default)]
+    pub limit_bytes: u64,
+    /// `block`, `reject` or `drop_oldest`.
+    #[serde(default)]
+    pub on_full: String,
+    /// What is in its way, and since when.
+    #[serde(default)]
+    pub trouble: Option<Trouble>,
+    /// Appends that wait for room.
+    #[serde(default)]
+    pub appends_waiting: u64,
+    /// Appends that were refused since this run began.
+    #[serde(default)]
+    pub appends_refused: u64,
+    /// Records dropped since this run began, to make room.
+    #[serde(default)]
+    pub records_dropped_full: u64,
+    /// Records dropped since this run began, over `max_age`.
+    #[serde(default)]
+    pub records_dropped_aged: u64,
 }
 
 /// Why a part does not just run, and since when.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trouble {
-    /// Of a lane `unreachable`, `retryable`, `rejected`, `conflict`, `plugin` or `journal`; of a source `failed`.
+    /// Of the journal `full`, `locked` or `reader`; of a lane `unreachable`, `retryable`, `rejected`, `conflict`, `plugin` or `journal`; of a source `failed`.
     pub cause: String,
     /// What was seen.
     pub reason: String,
@@ -203,11 +228,7 @@ impl StatusView {
             },
             ready: status.not_ready.is_empty(),
             not_ready: status.not_ready.clone(),
-            journal: JournalStatus {
-                database_bytes: status.journal.database_bytes,
-                wal_bytes: status.journal.wal_bytes,
-                commits: status.journal.commits,
-            },
+            journal: JournalStatus::of(&status.journal),
             sources: status.sources.iter().map(SourceView::of).collect(),
             lanes: status.lanes.iter().map(LaneStatusView::of).collect(),
             orphans: status
@@ -224,6 +245,27 @@ impl StatusView {
                     log_lines_left_out: plugin.log_lines_left_out,
                 })
                 .collect(),
+        }
+    }
+}
+
+impl JournalStatus {
+    fn of(journal: &Snapshot) -> Self {
+        let quota = &journal.quota;
+        Self {
+            database_bytes: journal.database_bytes,
+            wal_bytes: journal.wal_bytes,
+            commits: journal.commits,
+            used_bytes: quota.used_bytes,
+            limit_bytes: quota.limit_bytes,
+            on_full: quota.on_full.as_str().to_owned(),
+            trouble: quota
+                .trouble()
+                .map(|(cause, reason, since)| Trouble::new(cause, &reason, since)),
+            appends_waiting: quota.appends_waiting,
+            appends_refused: quota.appends_refused,
+            records_dropped_full: quota.dropped_full,
+            records_dropped_aged: quota.dropped_aged,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::status::StatusView;
 use super::*;
 use crate::clock::Timestamp;
-use crate::journal::{Snapshot, StartCase};
+use crate::journal::{QuotaSnapshot, Snapshot, StartCase};
 use crate::lane::status::LaneState;
 use crate::record::id::Epoch;
 use crate::sinks::Class;
@@ -59,6 +59,15 @@ pub(crate) fn status() -> Status {
             commits: 77,
             database_bytes: 123_456_789,
             wal_bytes: 8_388_608,
+            quota: QuotaSnapshot {
+                used_bytes: 131_000_000,
+                limit_bytes: 2_147_483_648,
+                appends_waiting: 21,
+                appends_refused: 22,
+                dropped_full: 23,
+                dropped_aged: 24,
+                ..QuotaSnapshot::default()
+            },
             ..Snapshot::default()
         },
         sources: vec![

@@ -1,11 +1,13 @@
 //! What a source is given of the journal: a way to append, and the positions to resume from.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::error::{AppendError, JournalError};
+use super::quota::Admission;
 use super::writer::{AppendOperation, Operation, WriterHandle};
 use crate::clock::{SharedClock, Timestamp};
 use crate::limits::CHUNK_BYTES_MAX;
@@ -58,6 +60,8 @@ pub struct Appender {
     pub(super) session: u64,
     pub(super) positions: BTreeMap<String, Vec<u8>>,
     pub(super) clock: SharedClock,
+    pub(super) admission: watch::Receiver<Admission>,
+    pub(super) path: PathBuf,
 }
 
 /// An append on its way to the disk. Dropping it does not take the append back.
@@ -81,7 +85,19 @@ impl Appender {
         &self.positions
     }
 
-    /// Hands an append over, waiting while the journal is behind.
+    /// Why the journal is full, while it is. A source whose producer waits for an answer says no instead of waiting.
+    #[must_use]
+    pub fn full(&self) -> Option<Arc<str>> {
+        self.admission.borrow().full.clone()
+    }
+
+    /// Why an append is refused at once: the journal is full and `on_full = "reject"`. The session goes on.
+    fn refusal(&self) -> Option<Arc<str>> {
+        let admission = self.admission.borrow();
+        admission.full.clone().filter(|_| admission.refuses)
+    }
+
+    /// Hands an append over, waiting while the journal is behind, or full with `on_full = "block"`.
     ///
     /// # Errors
     /// When the journal is closed or the append is larger than a chunk (a single record may be). Then, or when it turns out
@@ -95,6 +111,10 @@ impl Appender {
             let (source_id, bytes_max) = (self.source.clone(), CHUNK_BYTES_MAX);
             return Err(AppendError::TooLarge { source_id, bytes, bytes_max });
         }
+        if let Some(why) = self.refusal() {
+            let source = JournalError::NoRoom { path: self.path.clone(), why: why.to_string() };
+            return Err(AppendError::Journal { source_id: self.source.clone(), source });
+        }
         let letters: usize = append.letters.iter().map(|letter| letter.payload.len()).sum();
         let (sender, reply) = oneshot::channel();
         let operation = Operation::Append(AppendOperation {
@@ -103,6 +123,7 @@ impl Appender {
             append,
             wall: self.clock.now(),
             monotonic: self.clock.monotonic(),
+            _room: None,
             reply: sender,
         });
         self.writer

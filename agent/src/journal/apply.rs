@@ -151,7 +151,7 @@ impl Writer {
                 let opened = written.and_then(|()| self.open_lane(transaction, spec));
                 group.answer_with(reply, opened)
             }
-            Operation::Part(part) => self.store_part(transaction, &part),
+            Operation::Part(part) => self.store_or_refuse_part(transaction, &part),
             Operation::DiscardParts { lane, .. } => self.discard_unsealed(transaction, lane),
             Operation::Seal(seal) => self.seal(transaction, group, *seal),
             Operation::Ack(ack) => self.ack(transaction, ack),
@@ -209,7 +209,7 @@ impl Writer {
         transaction.prepare_cached(statement).map_err(failed)?.execute(parameters).map_err(failed)
     }
 
-    fn has_ended(&self, session: Session, number: u64) -> bool {
+    pub(super) fn has_ended(&self, session: Session, number: u64) -> bool {
         self.sessions.get(&session).copied().unwrap_or_default() != number
     }
 
@@ -368,7 +368,7 @@ impl Writer {
     }
 
     /// Writes all positions to their table, so that a start need not read older chunks.
-    fn checkpoint_positions(
+    pub(super) fn checkpoint_positions(
         &mut self,
         transaction: &Connection,
         number: StreamNumber,
@@ -409,6 +409,12 @@ impl Writer {
             .map_err(failed)?
             .collect::<Result<_, _>>()
             .map_err(failed)?;
+        if self.quota.full.is_some()
+            && stream.released.next() == stream.next_seq
+            && (1..=room).contains(&keys.len())
+        {
+            return self.delete_emptied(transaction, number, &keys);
+        }
         let Some((keep, gone)) = keys.split_last() else {
             stream.deletes_left = false;
             return Ok(0);

@@ -1,6 +1,8 @@
 //! The `[journal]` table.
 
+use crate::limits::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN};
 use crate::settings::Table;
+use crate::units::ByteSize;
 use std::time::Duration;
 
 /// What a commit promises.
@@ -13,14 +15,61 @@ pub enum Durability {
     Relaxed,
 }
 
+/// What becomes of new records when the journal is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnFull {
+    /// Sources wait until there is room. Nothing is refused and nothing is lost.
+    #[default]
+    Block,
+    /// They are refused at once, with the reason: a producer that is answered hears it.
+    Reject,
+    /// The oldest records make room. Each range that a lane loses so is kept as a row, and counted.
+    DropOldest,
+}
+
+impl OnFull {
+    /// The word in the config.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Reject => "reject",
+            Self::DropOldest => "drop_oldest",
+        }
+    }
+}
+
 /// Settings of the journal.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalConfig {
     /// `durability`, default `"full"`.
     pub durability: Durability,
     /// `commit_interval`: the least time between two commits; default `"0ms"`, 50 to 100 ms spares flash. At most 10 s.
     pub commit_interval: Duration,
+    /// `max_bytes`: what the journal may take on disk: database, WAL and reserve; default `"2GiB"`, at least `"1MiB"`.
+    pub max_bytes: ByteSize,
+    /// `on_full`: what becomes of new records then; default `"block"`.
+    pub on_full: OnFull,
+    /// `max_age`: records that were accepted longer ago are given up; none by default. A second to ten years.
+    pub max_age: Option<Duration>,
 }
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self {
+            durability: Durability::default(),
+            commit_interval: Duration::ZERO,
+            max_bytes: MAX_BYTES_DEFAULT,
+            on_full: OnFull::default(),
+            max_age: None,
+        }
+    }
+}
+
+/// What `max_bytes` is when the config does not say.
+const MAX_BYTES_DEFAULT: ByteSize = ByteSize(2 << 30);
+/// Least and most of `max_age`.
+const MAX_AGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(10 * 365 * 24));
 
 /// Least and most of `commit_interval`.
 const COMMIT_INTERVAL: (Duration, Duration) = (Duration::ZERO, Duration::from_secs(10));
@@ -29,7 +78,6 @@ impl JournalConfig {
     /// Reads `[journal]`.
     #[must_use]
     pub fn read(table: &Table<'_>) -> Self {
-        table.later(&["max_bytes", "on_full", "max_age"]);
         let words = [("full", Durability::Full), ("relaxed", Durability::Relaxed)];
         Self {
             durability: table
@@ -46,6 +94,25 @@ impl JournalConfig {
                 )
                 .within(COMMIT_INTERVAL.0..=COMMIT_INTERVAL.1)
                 .or(Duration::ZERO),
+            max_bytes: table
+                .size("max_bytes", "What the journal may take on disk: database, WAL and reserve.")
+                .within(ByteSize(JOURNAL_BYTES_MIN)..=ByteSize(JOURNAL_BYTES_MAX))
+                .or(MAX_BYTES_DEFAULT),
+            on_full: table
+                .choice(
+                    "on_full",
+                    "What becomes of new records when the journal is full.",
+                    &[
+                        ("block", OnFull::Block),
+                        ("reject", OnFull::Reject),
+                        ("drop_oldest", OnFull::DropOldest),
+                    ],
+                )
+                .or(OnFull::default()),
+            max_age: table
+                .duration("max_age", "Records that were accepted longer ago are given up.")
+                .within(MAX_AGE.0..=MAX_AGE.1)
+                .optional(),
         }
     }
 }

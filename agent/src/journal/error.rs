@@ -144,6 +144,30 @@ pub enum JournalError {
         /// What SQLite says.
         source: rusqlite::Error,
     },
+    /// The quota or the volume has no room for an append, or could never have.
+    #[error("no room for the append in {path}: {why}")]
+    NoRoom {
+        /// The database file.
+        path: PathBuf,
+        /// What is full.
+        why: String,
+    },
+    /// Another process has kept a lock on the database for too long.
+    #[error("another process (pid {pids}) keeps {path} locked")]
+    Busy {
+        /// The database file.
+        path: PathBuf,
+        /// Who, as far as the kernel tells.
+        pids: String,
+    },
+    /// What a lane was working on was given up by a policy; the lane goes on behind it.
+    #[error("record {seq} and those before it were given up for lane {lane}")]
+    Overtaken {
+        /// The lane.
+        lane: LaneName,
+        /// The last record that it will not see.
+        seq: Seq,
+    },
     /// The volume or file can only be read.
     #[error("{path} cannot be written")]
     ReadOnly {
@@ -227,6 +251,9 @@ impl JournalError {
         match self {
             Self::Group(cause) | Self::Held { source: cause, .. } => cause.disposition(),
             Self::Full { .. }
+            | Self::NoRoom { .. }
+            | Self::Busy { .. }
+            | Self::Overtaken { .. }
             | Self::ReadOnly { .. }
             | Self::Sqlite { .. }
             | Self::File { .. }
@@ -251,6 +278,27 @@ impl JournalError {
                     | ErrorCode::FileLockingProtocolFailed
             )
         )
+    }
+
+    /// Whether a full volume or quota is the cause.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Group(cause) => cause.is_full(),
+            Self::Full { .. } | Self::NoRoom { .. } => true,
+            Self::File { source, .. } => source.kind() == std::io::ErrorKind::StorageFull,
+            _ => false,
+        }
+    }
+
+    /// Whether the lane only has to begin anew, behind what was given up.
+    #[must_use]
+    pub fn is_overtaken(&self) -> bool {
+        match self {
+            Self::Group(cause) => cause.is_overtaken(),
+            Self::Overtaken { .. } => true,
+            _ => false,
+        }
     }
 
     /// Maps what SQLite says, in one place.

@@ -9,6 +9,7 @@ use tokio::sync::{oneshot, watch};
 use super::apply::Group;
 use super::chunk::{Encoder, Kind, Label, Stamp};
 use super::error::JournalError;
+use super::quota::Pace;
 use super::reader::Readers;
 use super::state::{LaneRow, LaneTotals, UnackedState, chunk_key, key_seq, part_key};
 use super::writer::{Head, Operation, Session, Writer, WriterHandle};
@@ -165,6 +166,8 @@ pub struct LaneJournal {
     pub(super) head: watch::Receiver<Head>,
     pub(super) clock: SharedClock,
     pub(super) boot: [u8; 16],
+    pub(super) name: LaneName,
+    pub(super) pace: watch::Receiver<Pace>,
 }
 
 /// A seal on its way to the disk.
@@ -217,7 +220,20 @@ impl LaneJournal {
         self.head.clone()
     }
 
-    /// Stores one part of a batch that is yet to be sealed. Not waited for: a part that is lost fails the seal.
+    /// What the lane may do ahead of its deliveries, now and later.
+    #[must_use]
+    pub fn pace(&self) -> watch::Receiver<Pace> {
+        self.pace.clone()
+    }
+
+    /// The last record that a policy has moved the lane past in this run.
+    #[must_use]
+    pub fn floor(&self) -> Seq {
+        self.readers.floor(self.number)
+    }
+
+    /// Stores one part of a batch that is yet to be sealed, and gives the bytes of its row. Not waited for: a part that is lost
+    /// fails the seal.
     ///
     /// # Errors
     /// When the journal is closed.
@@ -227,7 +243,7 @@ impl LaneJournal {
         place: PartPlace,
         count: u32,
         frames: &[u8],
-    ) -> Result<(), JournalError> {
+    ) -> Result<u64, JournalError> {
         assert!(place.part < BATCH_PARTS_MAX, "a batch is cut before it has that many parts");
         let part = u32::try_from(place.part).expect("below the bound just checked");
         let kind = Kind::Part { lane: self.number.0, batch: place.batch.0, part };
@@ -238,7 +254,8 @@ impl LaneJournal {
         let bytes = row.len();
         let (lane, session, batch, part) = (self.number, self.session, place.batch, place.part);
         let operation = Operation::Part(PartOperation { lane, session, batch, part, row });
-        self.writer.send(operation, bytes).await
+        self.writer.send(operation, bytes).await?;
+        Ok(bytes as u64)
     }
 
     /// Forgets the parts of a batch that is run anew.
@@ -365,6 +382,7 @@ impl Writer {
         };
         self.state.lanes.insert(LaneNumber(number), lane);
         self.state.update_released(stream);
+        self.publish_room();
         Ok(LaneNumber(number))
     }
 
@@ -396,7 +414,24 @@ impl Writer {
         Ok(())
     }
 
-    pub(super) fn store_part(
+    /// Above `max_page_count` a part would fail everybody's commit: its lane alone begins anew instead, with smaller ones.
+    pub(super) fn store_or_refuse_part(
+        &mut self,
+        transaction: &Connection,
+        part: &PartOperation,
+    ) -> Result<(), JournalError> {
+        let needed = super::budget::row_bytes(part.row.len());
+        if needed > self.quota.parts_left {
+            self.new_session(Session::Lane(part.lane));
+            self.discard_unsealed(transaction, part.lane)?;
+            self.becomes_full();
+            return Ok(());
+        }
+        self.quota.parts_left -= needed;
+        self.store_part(transaction, part)
+    }
+
+    fn store_part(
         &self,
         transaction: &Connection,
         part: &PartOperation,
@@ -475,6 +510,13 @@ impl Writer {
         ];
         let parts: i64 = self.value(transaction, "counting parts", query, keys)?.unwrap_or(0);
         let head = self.head(lane.stream);
+        let moved = self.quota.giving_up.moved.iter().any(|(moved, _)| *moved == number);
+        let floor = self.published.floor(number);
+        // What a policy gave up stands at the end of what is sealed, or the lane has sealed more since.
+        if batch.first_seq <= lane.sealed_seq && (moved || batch.first_seq <= floor) {
+            let (lane, seq) = (lane.name.clone(), lane.sealed_seq);
+            return Ok(Some(JournalError::Overtaken { lane, seq }));
+        }
         let why = if batch.number != lane.next_batch {
             format!("the next batch is {}", lane.next_batch)
         } else if batch.first_seq != lane.sealed_seq.next() || batch.last_seq > head {

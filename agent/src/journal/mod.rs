@@ -23,6 +23,14 @@
 //! - seal: parts in ordinary transactions, then the batch row, state, letters and cursor in one (`lanes.rs`)
 //! - ack: with whatever commits next, a second later at the latest
 //! - delete: in the writer's transactions, at most 64 chunks each (`apply.rs`)
+//! - checkpoint: by the writer, behind a commit (`checkpoint.rs`)
+//!
+//! # Room
+//!
+//! `max_bytes` counts pages in use, WAL and reserve (`budget.rs`). At the limit, or on a full volume, appends wait, are refused,
+//! or have the oldest chunks given up for them (`quota.rs`, `losses.rs`); seals, acks and deletes go on, out of pages above
+//! the limit and a ballast file (`ballast.rs`), so that the journal empties with no byte free. Space of a past backlog goes
+//! back to the volume when nothing is going on (`shrink.rs`).
 //!
 //! # Opening
 //!
@@ -37,19 +45,26 @@
 //! | newer schema | a larger `user_version` | refused, untouched |
 //! | foreign file | another application's database, or none | refused, untouched |
 //! | locked | another agent holds the directory | refused, names its process |
-//! | full disk, read-only | SQLite or the directory cannot write | refused |
+//! | full disk | the volume has no room to begin | the ballast is given up for it; without one, refused |
+//! | read-only | SQLite or the directory cannot write | refused |
 
 mod appender;
 mod apply;
+mod ballast;
+mod budget;
+mod checkpoint;
 mod chunk;
 pub mod config;
 mod error;
 mod high_water;
 mod lanes;
+mod losses;
 mod open;
+mod quota;
 mod reader;
 mod reopen;
 mod schema;
+mod shrink;
 mod snapshot;
 mod state;
 mod wal;
@@ -71,6 +86,7 @@ pub use lanes::{
     StageLetter, StateChange, StoredBatch,
 };
 pub use open::StartCase;
+pub use quota::{FullState, Pace, QuotaSnapshot};
 pub use reader::cut;
 pub use snapshot::{LaneSnapshot, Snapshot, StreamSnapshot};
 pub use state::LaneTotals;
@@ -150,8 +166,13 @@ impl Journal {
             hot: HotTail::default(),
             heads: Mutex::default(),
             snapshot: watch::channel(Arc::default()).0,
+            admission: watch::channel(quota::Admission::default()).0,
+            pace: watch::channel(Pace::default()).0,
+            floors: Mutex::default(),
+            closing: std::sync::atomic::AtomicBool::new(false),
         });
         let boot = open::boot_id();
+        let readers = Arc::new(Readers::new(path.clone(), Arc::clone(&published)));
         let writer = Writer {
             connection: Some(opened.connection),
             path: path.clone(),
@@ -169,9 +190,12 @@ impl Journal {
             last_commit: Monotonic(0),
             last_housekeeping: None,
             dirty: true,
+            quota: opened.quota,
+            readers: Arc::clone(&readers),
             _lock: lock,
         };
         published.snapshot.send_replace(Arc::new(writer.snapshot()));
+        writer.publish_room();
         let (handle, queue) = writer::queue();
         let thread = std::thread::Builder::new()
             .name("journal".to_owned())
@@ -181,7 +205,6 @@ impl Journal {
                 doing: "start the writer of",
                 source,
             })?;
-        let readers = Arc::new(Readers::new(path.clone(), Arc::clone(&published)));
         let clock = Arc::clone(clock);
         let journal = Self {
             writer: handle,
@@ -222,6 +245,8 @@ impl Journal {
             session: opened.session,
             positions: opened.positions,
             clock: Arc::clone(&self.clock),
+            admission: self.published.admission.subscribe(),
+            path: self.path.clone(),
         })
     }
 
@@ -242,6 +267,8 @@ impl Journal {
             head: self.published.head(opened.stream),
             clock: Arc::clone(&self.clock),
             boot: self.boot,
+            name: opened.name.clone(),
+            pace: self.published.pace.subscribe(),
         };
         Ok((journal, opened))
     }
@@ -282,6 +309,7 @@ impl Journal {
     /// When the last commit or the checkpoint fails; what was acknowledged is durable all the same.
     pub async fn close(&self) -> Result<(), JournalError> {
         self.readers.close();
+        self.published.closing.store(true, std::sync::atomic::Ordering::Relaxed);
         let closed = self.writer.ask(|reply| Operation::Stop { reply }).await;
         let thread = self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         if let Some(thread) = thread {

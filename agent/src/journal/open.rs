@@ -8,11 +8,15 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
+use super::ballast::Ballast;
+use super::budget::{self, Budget};
+use super::checkpoint::{self, Checkpointer};
 use super::config::{Durability, JournalConfig};
 use super::error::JournalError;
+use super::quota::Quota;
 use super::schema;
+use super::shrink;
 use super::wal::{self, WalCheck};
-use crate::limits::{WAL_CHECKPOINT_PAGES, WAL_EXTENT_BYTES};
 use crate::record::id::{AgentId, Epoch};
 
 /// The database file in the data directory.
@@ -56,12 +60,21 @@ pub(super) struct DirectoryLock {
     _file: File,
 }
 
-/// An opened database, checked and migrated.
-pub(super) struct Opened {
+/// An opened database, checked and migrated, and its budget.
+pub(super) struct OpenedJournal {
     pub(super) connection: Connection,
     pub(super) case: StartCase,
     pub(super) epoch: Epoch,
     pub(super) agent: AgentId,
+    pub(super) quota: Quota,
+}
+
+/// An opened database, checked and migrated.
+struct Opened {
+    connection: Connection,
+    case: StartCase,
+    epoch: Epoch,
+    agent: AgentId,
 }
 
 /// Makes the data directory where it is missing and takes it for this process.
@@ -106,7 +119,68 @@ fn make_directory(directory: &Path) -> std::io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Opens or makes the database.
+/// Opens or makes the database. On a full volume that has the ballast, the ballast is given up for it.
+pub(super) fn open_database(
+    directory: &Path,
+    config: &JournalConfig,
+    agent: Option<&AgentId>,
+    host: &AgentId,
+) -> Result<OpenedJournal, JournalError> {
+    // A volume that does not tell its size is taken for a large one.
+    let volume = budget::volume(directory).map_or(u64::MAX / 2, |volume| volume.size);
+    let budget = Budget::new(config.max_bytes.0, volume);
+    let mut ballast = Ballast::in_directory(directory, budget.ballast);
+    let free = budget::volume(directory).map_or(u64::MAX / 2, |volume| volume.free);
+    if free < budget.wal_extent && ballast.give_up() {
+        tracing::warn!(free_bytes = free, "Volume of the journal is full");
+    }
+    let opened = open_with(directory, config, budget, agent, host)?;
+    let Opened { mut connection, case, epoch, agent } = opened;
+    let path = directory.join(DATABASE_NAME);
+    let checkpointer = Checkpointer::new(&path, BUSY_TIMEOUT);
+    let failed = |source| JournalError::sqlite(&path, "measuring", source);
+    let mut usage = budget::measure(&connection, &path).map_err(failed)?;
+    if shrink::is_worth_it(usage) {
+        connection = shrink_at_start(connection, &path, config.durability, &checkpointer, budget)?;
+        usage = budget::measure(&connection, &path).map_err(failed)?;
+    }
+    let pages_max = budget.pages_max(usage.pages);
+    if ballast.held() < budget.ballast && usage.volume_free >= budget.ballast + budget.wal_usual() {
+        ballast.restore();
+        usage = budget::measure(&connection, &path).map_err(failed)?;
+    } else if ballast.held() > budget.ballast {
+        ballast.restore();
+    }
+    let quota = Quota { usage, pages_max, ..Quota::new(config, budget, ballast, checkpointer) };
+    Ok(OpenedJournal { connection, case, epoch, agent, quota })
+}
+
+/// The last run left a file that is mostly free: what it holds is copied, and the rest given back.
+fn shrink_at_start(
+    connection: Connection,
+    path: &Path,
+    durability: Durability,
+    checkpointer: &Checkpointer,
+    budget: Budget,
+) -> Result<Connection, JournalError> {
+    let shrink::Shrunk { connection, error } =
+        shrink::shrink(connection, path, durability, checkpointer);
+    match (connection, error) {
+        (Some(connection), error) => {
+            if let Some(error) = error {
+                tracing::warn!(error = %crate::error_chain::Chain(&error), "Journal was not made smaller");
+            }
+            // SQLite makes the WAL with the first look at the database.
+            let looked = connection.query_row("SELECT count(*) FROM meta", [], |_| Ok(()));
+            looked.map_err(|source| JournalError::sqlite(path, "opening", source))?;
+            checkpoint::extend(&wal_path(path), budget.wal_extent)?;
+            Ok(connection)
+        }
+        (None, error) => Err(error.unwrap_or(JournalError::Closed)),
+    }
+}
+
+/// Opens or makes the database:
 ///
 /// 1. a file that is no SQLite database is foreign; one of another application too;
 /// 2. the WAL's checksum chain is read: damage in front of acknowledged commits is an error;
@@ -114,9 +188,10 @@ fn make_directory(directory: &Path) -> std::io::Result<()> {
 /// 4. what a torn commit left is cut off; SQLite opens the file, recovers the WAL, and gets its pragmas;
 ///    an older schema is migrated;
 /// 5. the start is counted and the epoch drawn, in one durable transaction.
-pub(super) fn open_database(
+fn open_with(
     directory: &Path,
     config: &JournalConfig,
+    budget: Budget,
     agent: Option<&AgentId>,
     host: &AgentId,
 ) -> Result<Opened, JournalError> {
@@ -146,7 +221,7 @@ pub(super) fn open_database(
         schema::migrate(&mut connection, &path, found)?;
     }
     let (agent, epoch) = begin_epoch(&mut connection, &path, directory, agent, host)?;
-    if let Err(error) = wal::extend(&wal_path, WAL_EXTENT_BYTES) {
+    if let Err(error) = wal::extend(&wal_path, budget.wal_extent) {
         // Commits cost more then, and nothing else.
         tracing::warn!(path = %wal_path.display(), %error, "WAL cannot be extended in advance");
     }
@@ -181,13 +256,12 @@ pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection,
         Durability::Relaxed => "NORMAL",
     };
     let page_bytes = PAGE_BYTES.to_string();
-    let checkpoint = WAL_CHECKPOINT_PAGES.to_string();
     let pragmas = [
         ("page_size", page_bytes.as_str()),
         ("auto_vacuum", "NONE"),
         ("journal_mode", "WAL"),
         ("synchronous", synchronous),
-        ("wal_autocheckpoint", &checkpoint),
+        ("wal_autocheckpoint", "0"),
         ("journal_size_limit", "-1"),
         ("mmap_size", "0"),
         ("cache_size", "-2048"),

@@ -18,6 +18,8 @@ use crate::limits::{HOT_TAIL_BYTES_MAX, READ_CHUNKS_MAX, READERS_MAX};
 use crate::record::batch::{BlockReader, FrameBlock, ReadError};
 use crate::record::id::{BatchNumber, LaneNumber, Seq, SourceId, StreamNumber};
 
+/// How long a pause of the readers is waited for.
+const PAUSE_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 /// Bytes of frames after which a read takes no further chunk.
 const READ_BYTES: usize = 512 * 1024;
 
@@ -74,7 +76,7 @@ pub(super) struct Readers {
 }
 
 #[derive(Default)]
-struct Pool {
+pub(super) struct Pool {
     idle: Vec<Reader>,
     open: usize,
 }
@@ -95,11 +97,29 @@ impl Readers {
         Self { path, published, pool: Mutex::default(), returned: Condvar::new() }
     }
 
+    pub(super) fn floor(&self, lane: LaneNumber) -> Seq {
+        self.published.floor(lane)
+    }
+
     /// Closes the idle connections, so that the writer's is the last one.
     pub(super) fn close(&self) {
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         pool.open -= pool.idle.len();
         pool.idle.clear();
+    }
+
+    /// Closes all connections and keeps new ones from being opened until the guard goes. `None` when one stays in use.
+    pub(super) fn pause(&self) -> Option<std::sync::MutexGuard<'_, Pool>> {
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = |pool: &mut Pool| pool.open > pool.idle.len();
+        let waited = self.returned.wait_timeout_while(pool, PAUSE_WAIT, busy);
+        pool = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if pool.open > pool.idle.len() {
+            return None;
+        }
+        pool.idle.clear();
+        pool.open = 0;
+        Some(pool)
     }
 
     fn with<T>(
@@ -239,7 +259,14 @@ impl LaneJournal {
     /// # Errors
     /// When the record is not there, or its chunk is damaged.
     pub fn read(&self, from: Seq) -> Result<Vec<FrameBlock>, JournalError> {
-        self.readers.chunks(self.stream, &self.source, from)
+        let result = self.readers.chunks(self.stream, &self.source, from);
+        let floor = self.floor();
+        match result {
+            Err(JournalError::Missing { .. }) if from <= floor => {
+                Err(JournalError::Overtaken { lane: self.name.clone(), seq: floor })
+            }
+            result => result,
+        }
     }
 
     /// Reads what a sealed batch sends, from front to back. Its calls block.

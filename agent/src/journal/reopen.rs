@@ -20,6 +20,7 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 use super::appender::SharedError;
+use super::checkpoint;
 use super::config::Durability;
 use super::error::{JournalError, gap};
 use super::open::{connect, wal_path};
@@ -29,7 +30,6 @@ use super::writer::Writer;
 use crate::backoff::{Backoff, Jitter};
 use crate::clock::Monotonic;
 use crate::error_chain::Chain;
-use crate::limits::WAL_EXTENT_BYTES;
 use crate::record::id::Seq;
 
 /// Pauses between two tries to open a held journal.
@@ -167,7 +167,7 @@ impl Writer {
         let connection = connect(&self.path, self.trouble.durability)?;
         let state = State::load(&connection, &self.path)?;
         self.compare(&state)?;
-        wal::extend(&wal_path, WAL_EXTENT_BYTES).map_err(file("extend"))?;
+        checkpoint::extend(&wal_path, self.quota.budget.wal_extent)?;
         self.connection = Some(connection);
         self.state = state;
         self.trouble.good_frames = None;
@@ -186,7 +186,7 @@ impl Writer {
         Ok(())
     }
 
-    fn hold(&mut self, cause: SharedError) -> SharedError {
+    pub(super) fn hold(&mut self, cause: SharedError) -> SharedError {
         let failures = self.trouble.failures;
         let pause = self.trouble.backoff.wait(failures);
         tracing::error!(

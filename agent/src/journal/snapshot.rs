@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::open::wal_path;
+use super::quota::QuotaSnapshot;
 use super::state::LaneTotals;
 use super::writer::Writer;
 use crate::record::id::{LaneName, LaneNumber, PipelineId, Seq, SinkId, SourceId};
@@ -55,6 +56,8 @@ pub struct Snapshot {
     pub database_bytes: u64,
     /// Bytes of the WAL file.
     pub wal_bytes: u64,
+    /// How full it is.
+    pub quota: QuotaSnapshot,
 }
 
 impl Writer {
@@ -94,6 +97,7 @@ impl Writer {
             commits: self.commits,
             database_bytes: file_bytes(&self.path),
             wal_bytes: file_bytes(&wal_path(&self.path)),
+            quota: self.quota.snapshot(&*self.clock),
         }
     }
 }

@@ -2,6 +2,8 @@
 
 mod drive;
 mod faults;
+mod foreign;
+mod full;
 mod images;
 mod model;
 mod property;

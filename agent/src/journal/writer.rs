@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::appender::{Append, SharedError};
@@ -25,7 +25,8 @@ use super::error::JournalError;
 use super::high_water::HighWater;
 use super::lanes::{AckOperation, LaneSpec, OpenedLane, PartOperation, SealOperation};
 use super::open::DirectoryLock;
-use super::reader::HotTail;
+use super::quota::{Admission, GivenUp, Pace, Quota};
+use super::reader::{HotTail, Readers};
 use super::reopen::Trouble;
 use super::snapshot::Snapshot;
 use super::state::State;
@@ -51,6 +52,8 @@ pub(super) struct AppendOperation {
     pub(super) append: Append,
     pub(super) wall: Timestamp,
     pub(super) monotonic: Monotonic,
+    /// Its share of the queue's room, kept until it is applied or refused.
+    pub(super) _room: Option<OwnedSemaphorePermit>,
     pub(super) reply: Reply<()>,
 }
 
@@ -97,6 +100,10 @@ pub(super) struct Published {
     pub(super) hot: HotTail,
     pub(super) heads: std::sync::Mutex<HashMap<StreamNumber, watch::Sender<Head>>>,
     pub(super) snapshot: watch::Sender<Arc<Snapshot>>,
+    pub(super) admission: watch::Sender<Admission>,
+    pub(super) pace: watch::Sender<Pace>,
+    pub(super) floors: std::sync::Mutex<HashMap<LaneNumber, Seq>>,
+    pub(super) closing: std::sync::atomic::AtomicBool,
 }
 
 impl fmt::Debug for Published {
@@ -118,6 +125,17 @@ impl Published {
         heads.iter().map(|(stream, head)| (*stream, head.borrow().seq)).collect()
     }
 
+    /// The last record that a policy has moved a lane past in this run.
+    pub(super) fn floor(&self, lane: LaneNumber) -> Seq {
+        let floors = self.floors.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        floors.get(&lane).copied().unwrap_or_default()
+    }
+
+    pub(super) fn move_floor(&self, lane: LaneNumber, seq: Seq) {
+        let mut floors = self.floors.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        floors.insert(lane, seq);
+    }
+
     fn publish_head(&self, stream: StreamNumber, seq: Seq, bytes: u64) {
         let mut heads = self.heads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let sender = heads.entry(stream).or_insert_with(|| watch::channel(Head::default()).0);
@@ -128,7 +146,7 @@ impl Published {
 struct Queued {
     operation: Operation,
     bytes: usize,
-    _room: OwnedSemaphorePermit,
+    room: OwnedSemaphorePermit,
 }
 
 /// The way to the writer. Cheap to clone.
@@ -136,6 +154,20 @@ struct Queued {
 pub(super) struct WriterHandle {
     queue: mpsc::Sender<Queued>,
     room: Arc<Semaphore>,
+    /// Appends have their own room: those that wait for space must not keep a seal or an ack out.
+    append_room: Arc<Semaphore>,
+}
+
+impl Queued {
+    /// The operation; an append takes its room along.
+    fn taken(self) -> Operation {
+        match self.operation {
+            Operation::Append(append) => {
+                Operation::Append(AppendOperation { _room: Some(self.room), ..append })
+            }
+            other => other,
+        }
+    }
 }
 
 impl fmt::Debug for Queued {
@@ -154,9 +186,11 @@ impl WriterHandle {
         // In KiB, so that the count fits; the largest record takes all the room there is.
         let kibibytes = (bytes / 1024 + 1).min(WRITER_QUEUE_BYTES_MAX / 1024);
         let kibibytes = u32::try_from(kibibytes).expect("the queue is a few thousand KiB");
-        let room = Arc::clone(&self.room).acquire_many_owned(kibibytes).await;
+        let is_append = matches!(operation, Operation::Append(_));
+        let room = if is_append { &self.append_room } else { &self.room };
+        let room = Arc::clone(room).acquire_many_owned(kibibytes).await;
         let room = room.map_err(|_| JournalError::Closed)?;
-        let queued = Queued { operation, bytes, _room: room };
+        let queued = Queued { operation, bytes, room };
         self.queue.send(queued).await.map_err(|_| JournalError::Closed)
     }
 
@@ -195,6 +229,8 @@ pub(super) struct Writer {
     pub(super) last_commit: Monotonic,
     pub(super) last_housekeeping: Option<Monotonic>,
     pub(super) dirty: bool,
+    pub(super) quota: Quota,
+    pub(super) readers: Arc<Readers>,
     /// Nobody else opens the directory before this thread has closed the database.
     pub(super) _lock: DirectoryLock,
 }
@@ -210,7 +246,8 @@ pub(super) enum Session {
 pub(super) fn queue() -> (WriterHandle, WriterQueue) {
     let (sender, receiver) = mpsc::channel(WRITER_QUEUE_OPERATIONS_MAX);
     let room = Arc::new(Semaphore::new(WRITER_QUEUE_BYTES_MAX / 1024));
-    (WriterHandle { queue: sender, room }, WriterQueue(receiver))
+    let append_room = Arc::new(Semaphore::new(WRITER_QUEUE_BYTES_MAX / 1024));
+    (WriterHandle { queue: sender, room, append_room }, WriterQueue(receiver))
 }
 
 /// The writer's end of the queue.
@@ -232,10 +269,17 @@ impl Writer {
             let operations = runtime.block_on(collect(&mut queue.0, &self));
             let Some(operations) = operations else { break };
             self.wait_for_interval();
+            let commits = self.commits;
             stop = self.commit_group(operations);
+            self.checkpoint_if_due(self.commits != commits);
+            self.look_for_room();
+            self.shrink_when_idle();
             self.housekeeping(queue.0.is_empty());
         }
         queue.0.close();
+        for append in std::mem::take(&mut self.quota.waiting) {
+            super::apply::refuse(Operation::Append(append), JournalError::Closed);
+        }
         // Whoever still waits in the queue hears that the journal is closed.
         drop(queue);
         let closed = self.close();
@@ -273,7 +317,8 @@ impl Writer {
                 operation => rest.push_back(operation),
             }
         }
-        let has_work = !rest.is_empty() || self.has_deletes_left();
+        let has_work =
+            !rest.is_empty() || self.has_aged() || self.quota.has_work() || self.has_deletes_left();
         if !has_work {
             return stop;
         }
@@ -282,13 +327,14 @@ impl Writer {
             return stop;
         }
         // Taken out for the transaction, so that the rest of the writer can be changed along with it.
-        let Some(mut connection) = self.connection.take() else { return stop };
-        let result = self.transact(&mut connection, &mut group, &mut rest);
+        let Some(connection) = self.connection.take() else { return stop };
+        let result = self.transact(&connection, &mut group, &mut rest);
         self.connection = Some(connection);
         self.last_commit = self.clock.monotonic();
         match result {
             Ok(()) => {
                 self.commits += 1;
+                self.tell_given_up();
                 self.dirty = true;
                 self.trouble.is_over();
                 for (stream, block) in group.committed_chunks() {
@@ -299,25 +345,33 @@ impl Writer {
                 }
                 group.answer_all();
             }
-            Err(error) => self.group_failed(group, rest, error),
+            Err(error) => {
+                let is_full = error.is_full();
+                self.quota.giving_up = GivenUp::default();
+                self.group_failed(group, rest, error);
+                if is_full {
+                    self.met_full();
+                }
+            }
         }
         stop
     }
 
     fn transact(
         &mut self,
-        connection: &mut Connection,
+        connection: &Connection,
         group: &mut Group,
         rest: &mut VecDeque<Operation>,
     ) -> Result<(), JournalError> {
         let path = self.path.clone();
         let failed = |source| JournalError::sqlite(&path, "committing", source);
-        let transaction =
-            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        let transaction = self.begin(connection)?;
+        self.admit(&transaction, rest)?;
         while let Some(operation) = rest.pop_front() {
             self.apply(&transaction, group, operation)?;
         }
         self.finish(&transaction, group)?;
+        self.expire(&transaction)?;
         transaction.commit().map_err(failed)
     }
 
@@ -372,7 +426,7 @@ impl Writer {
         let Some(connection) = self.connection.take() else { return Ok(()) };
         self.high_water.write(&self.state);
         let failed = |source| JournalError::sqlite(&self.path, "closing", source);
-        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(failed)?;
+        self.quota.checkpointer.everything(&connection)?;
         connection.close().map_err(|(_, source)| failed(source))
     }
 }
@@ -393,9 +447,11 @@ pub(super) fn session_of(operation: &Operation) -> Option<Session> {
 async fn collect(queue: &mut mpsc::Receiver<Queued>, writer: &Writer) -> Option<Vec<Operation>> {
     let mut operations = Vec::new();
     let mut bytes = 0;
-    let mut urgent = writer.has_deletes_left();
+    let bytes_max =
+        usize::try_from(writer.quota.budget.transaction).unwrap_or(TRANSACTION_BYTES_MAX);
+    let mut urgent = writer.quota.has_work() || writer.has_deletes_left();
     let mut deadline = tokio::time::Instant::now() + Duration::from_millis(ACK_DELAY_MS_MAX);
-    while operations.len() < TRANSACTION_OPERATIONS_MAX && bytes < TRANSACTION_BYTES_MAX {
+    while operations.len() < TRANSACTION_OPERATIONS_MAX && bytes < bytes_max {
         let next = if urgent {
             match queue.try_recv() {
                 Ok(queued) => Some(queued),
@@ -416,7 +472,7 @@ async fn collect(queue: &mut mpsc::Receiver<Queued>, writer: &Writer) -> Option<
         }
         urgent |= !queued.operation.can_wait();
         bytes += queued.bytes;
-        operations.push(queued.operation);
+        operations.push(queued.taken());
     }
     Some(operations)
 }

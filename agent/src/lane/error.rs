@@ -60,6 +60,12 @@ impl LaneError {
         }
     }
 
+    /// Whether a policy has given up what the lane was working on, so that it only has to begin anew.
+    #[must_use]
+    pub fn is_overtaken(&self) -> bool {
+        matches!(self, Self::Journal(error) if error.is_overtaken())
+    }
+
     /// Whether the same may work later without anybody's doing.
     #[must_use]
     pub fn disposition(&self) -> Disposition {

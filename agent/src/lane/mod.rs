@@ -14,6 +14,7 @@
 //! order. Anything that fails beyond a delivery attempt ends the session; the lane then opens itself anew from what the
 //! journal holds. Lanes know nothing of each other.
 
+mod ahead;
 pub mod config;
 mod deliver;
 mod error;
@@ -39,7 +40,7 @@ use crate::backoff::{Backoff, Jitter};
 use crate::clock::{SharedClock, SteadyTime};
 use crate::error_chain::Chain;
 use crate::journal::{
-    Disposition, Head, Journal, LaneJournal, LaneSpec, OpenedLane, PendingSeal, StoredBatch,
+    Disposition, Head, Journal, LaneJournal, LaneSpec, OpenedLane, Pace, PendingSeal, StoredBatch,
 };
 use crate::limits::SEALED_AHEAD_MAX;
 use crate::record::batch::{BatchContent, BatchFacts, BlockReader, LanePlace, SealedBatch};
@@ -47,9 +48,10 @@ use crate::record::id::{Epoch, Seq};
 use crate::sinks::SinkBuilder;
 use crate::sinks::config::{BatchConfig, RetryConfig};
 use crate::tasks::Shutdown;
+use ahead::Ahead;
 use deliver::Deliverer;
 use output::Output;
-use seal::{Range, Sealer};
+use seal::{Range, SealedRun, Sealer};
 use status::{LaneState, LaneStatus};
 use transform::Transforms;
 
@@ -117,6 +119,11 @@ pub async fn run(
                 status.set(state);
                 return end;
             }
+            // A policy has given up what the lane was at: it goes on behind that, at once.
+            Err(error) if error.is_overtaken() => {
+                tracing::info!(error = %Chain(&error), "Lane goes on behind what was given up");
+                continue;
+            }
             Err(error) => error,
         };
         // One that was well until now begins with the shortest pause.
@@ -169,6 +176,7 @@ async fn session(
     // A run that fails still lets what is sealed go out; a journal that fails stops the run too.
     let run_shutdown = control.shutdown.child();
     let (sealed, to_deliver) = mpsc::channel(SEALED_AHEAD_MAX - 1);
+    let ahead = Ahead::new(opened.unacked.len());
     let sealer = Box::new(Sealer {
         journal: lane.clone(),
         transforms: Transforms::new(
@@ -197,12 +205,14 @@ async fn session(
         bytes_before: 0,
         batch: parts.batch,
         drain: control.drain.clone(),
+        pace: lane.pace(),
+        lane: lane.clone(),
     };
     status.opened();
-    let run = run_and_seal(sealer, gather, held, sealed, status, &run_shutdown);
+    let run = run_and_seal(sealer, gather, held, sealed, &ahead, status, &run_shutdown);
     let deliver = async {
         let deliver =
-            deliver_and_ack(deliverer, lane, opened, place, to_deliver, &control.shutdown);
+            deliver_and_ack(deliverer, lane, opened, place, to_deliver, &ahead, &control.shutdown);
         let end = deliver.await;
         run_shutdown.request();
         end
@@ -217,7 +227,8 @@ async fn run_and_seal(
     mut sealer: Box<Sealer>,
     mut gather: Gather,
     mut held: watch::Receiver<bool>,
-    sealed: mpsc::Sender<(StoredBatch, PendingSeal)>,
+    sealed: mpsc::Sender<(SealedRun, PendingSeal)>,
+    ahead: &Ahead,
     status: &LaneStatus,
     shutdown: &Shutdown,
 ) -> Result<(), LaneError> {
@@ -227,6 +238,7 @@ async fn run_and_seal(
             range = async {
                 // A place among the batches sealed ahead, and a lane that does not hold.
                 let place = sealed.reserve().await.ok()?;
+                ahead.has_room(&mut gather.pace).await?;
                 held.wait_for(|holds| !holds).await.ok()?;
                 let range = gather.next_range().await?;
                 drop(place);
@@ -240,14 +252,15 @@ async fn run_and_seal(
         });
         let (returned, result) = ran.await.map_err(|error| LaneError::Broken(error.to_string()))?;
         sealer = returned;
-        let (batch, pending) = match result {
+        let (run, pending) = match result {
             Err(LaneError::Interrupted) => return Ok(()),
             result => result?,
         };
-        gather.took(batch.last_seq);
+        gather.took(run.batch.last_seq);
+        ahead.sealed(run.stored_bytes);
         status.sealed();
         // The receiver is gone only when the session ends.
-        if sealed.send((batch, pending)).await.is_err() {
+        if sealed.send((run, pending)).await.is_err() {
             return Ok(());
         }
     }
@@ -259,17 +272,18 @@ async fn deliver_and_ack(
     lane: LaneJournal,
     opened: OpenedLane,
     place: Arc<LanePlace>,
-    mut to_deliver: mpsc::Receiver<(StoredBatch, PendingSeal)>,
+    mut to_deliver: mpsc::Receiver<(SealedRun, PendingSeal)>,
+    ahead: &Ahead,
     shutdown: &Shutdown,
 ) -> Result<LaneEnd, LaneError> {
     let mut waiting = opened.unacked.into_iter();
     loop {
-        let batch = match waiting.next() {
-            Some(batch) => batch,
+        let SealedRun { batch, stored_bytes } = match waiting.next() {
+            Some(batch) => SealedRun { batch, stored_bytes: 0 },
             None => match to_deliver.recv().await {
-                Some((batch, pending)) => {
+                Some((run, pending)) => {
                     pending.durable().await?;
-                    batch
+                    run
                 }
                 None if shutdown.is_requested() => return Ok(LaneEnd::Stopped),
                 None => return Ok(LaneEnd::Drained),
@@ -277,6 +291,7 @@ async fn deliver_and_ack(
         };
         // One without output was acked with its seal.
         if batch.records == 0 {
+            ahead.acked(stored_bytes);
             continue;
         }
         let number = batch.number;
@@ -286,6 +301,7 @@ async fn deliver_and_ack(
             return Ok(if asked { LaneEnd::Stopped } else { LaneEnd::Over });
         }
         lane.ack(number).await?;
+        ahead.acked(stored_bytes);
     }
 }
 
@@ -329,6 +345,8 @@ struct Gather {
     bytes_before: u64,
     batch: BatchConfig,
     drain: watch::Receiver<bool>,
+    pace: watch::Receiver<Pace>,
+    lane: LaneJournal,
 }
 
 impl Gather {
@@ -338,6 +356,8 @@ impl Gather {
     /// Can be dropped and called again.
     async fn next_range(&mut self) -> Option<Range> {
         loop {
+            // What a policy has given up is stepped over.
+            self.next = self.next.max(self.lane.floor().next());
             let draining = *self.drain.borrow_and_update();
             if self.head.borrow_and_update().seq >= self.next {
                 break;
@@ -357,17 +377,21 @@ impl Gather {
                 () = &mut linger => break,
                 changed = self.head.changed() => changed.ok()?,
                 changed = self.drain.changed() => changed.ok()?,
+                changed = self.pace.changed() => changed.ok()?,
             }
         }
         let head = self.head.borrow().seq;
         let last = self.next.plus(u64::from(self.batch.records_max)).before().min(head);
-        Some(Range { first: self.next, last, bytes_max: self.batch.bytes_max.as_usize() })
+        let bytes_max = self.batch.bytes_max.0.min(self.pace.borrow().batch_bytes_max);
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        Some(Range { first: self.next, last, bytes_max })
     }
 
     fn is_enough(&self) -> bool {
         let head = *self.head.borrow();
         *self.drain.borrow()
             || self.next <= self.waited_for
+            || self.pace.borrow().tight
             || head.seq.0 + 1 - self.next.0 >= u64::from(self.batch.records_max)
             || head.bytes - self.bytes_before >= self.batch.bytes_max.0
     }

@@ -23,6 +23,7 @@ pub(super) struct Output {
     bytes_left: usize,
     /// Input records that have an output: their seqs ascend, so each change is one.
     inputs: Vec<Seq>,
+    stored_bytes: u64,
 }
 
 /// What the output came to.
@@ -31,6 +32,8 @@ pub(super) struct Made {
     pub(super) parts: u64,
     pub(super) sha256: [u8; 32],
     pub(super) inputs: Vec<Seq>,
+    /// What the parts take of the journal.
+    pub(super) stored_bytes: u64,
 }
 
 impl Output {
@@ -51,6 +54,7 @@ impl Output {
             records: 0,
             bytes_left: 0,
             inputs: Vec::new(),
+            stored_bytes: 0,
         }
     }
 
@@ -76,6 +80,7 @@ impl Output {
         self.hash = ContentHash::default();
         self.records = 0;
         self.inputs.clear();
+        self.stored_bytes = 0;
     }
 
     /// Takes in the next record.
@@ -110,6 +115,7 @@ impl Output {
             parts: self.place.part,
             sha256: std::mem::take(&mut self.hash).finish(),
             inputs: std::mem::take(&mut self.inputs),
+            stored_bytes: self.stored_bytes,
         })
     }
 
@@ -119,7 +125,7 @@ impl Output {
         }
         let (count, frames) = (self.frames.count(), self.frames.bytes());
         let stored = self.journal.store_part(&mut self.encoder, self.place, count, frames);
-        self.runtime.block_on(stored)?;
+        self.stored_bytes += self.runtime.block_on(stored)?;
         self.place.part += 1;
         self.frames.clear();
         Ok(())

@@ -29,6 +29,14 @@ pub(super) struct Range {
     pub(super) bytes_max: usize,
 }
 
+/// A batch on its way to be sealed.
+#[derive(Debug)]
+pub(super) struct SealedRun {
+    pub(super) batch: StoredBatch,
+    /// What its parts take of the journal.
+    pub(super) stored_bytes: u64,
+}
+
 /// Makes batches. Owned by a lane, moved to a blocking thread for each run.
 pub(super) struct Sealer {
     pub(super) journal: LaneJournal,
@@ -77,7 +85,7 @@ impl LettersSaid {
 
 impl Sealer {
     /// Runs a range and hands the seal over. The range may end earlier than asked, at `bytes_max`.
-    pub(super) fn run(&mut self, range: Range) -> Result<(StoredBatch, PendingSeal), LaneError> {
+    pub(super) fn run(&mut self, range: Range) -> Result<(SealedRun, PendingSeal), LaneError> {
         let (now, stepped_back) = self.time.next(&*self.clock);
         if let Some(by) = stepped_back {
             tracing::warn!(by_s = by.as_secs(), "The clock stepped back, which is taken over");
@@ -94,6 +102,7 @@ impl Sealer {
             }
         };
         let made = self.output.finish()?;
+        let stored_bytes = made.stored_bytes;
         let facts = BatchFacts {
             place: Arc::clone(&self.place),
             epoch: self.epoch,
@@ -109,7 +118,7 @@ impl Sealer {
         let pending = self.runtime.block_on(self.journal.seal(seal))?;
         self.transforms.keep(deltas);
         self.next_batch = BatchNumber(self.next_batch.0 + 1);
-        Ok((batch, pending))
+        Ok((SealedRun { batch, stored_bytes }, pending))
     }
 
     /// Runs a range into the output. Returns the last record that it came to, what was set aside, and what plugins changed.

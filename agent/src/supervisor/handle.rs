@@ -98,7 +98,7 @@ impl Handle {
             owner: face.owner.clone(),
             runbook: face.runbook.clone(),
             relaxed: face.relaxed,
-            not_ready: not_ready(face, &sources, &lanes),
+            not_ready: not_ready(face, &journal, &sources, &lanes),
             sources,
             lanes,
             orphans,
@@ -109,10 +109,20 @@ impl Handle {
 }
 
 /// A lane that holds for its destination does not make the agent unready: it takes records and keeps them.
-fn not_ready(face: &Face, sources: &[SourceStatus], lanes: &[LaneView]) -> Vec<String> {
+fn not_ready(
+    face: &Face,
+    journal: &Snapshot,
+    sources: &[SourceStatus],
+    lanes: &[LaneView],
+) -> Vec<String> {
     let mut reasons = Vec::new();
     if face.stopping.is_requested() {
         reasons.push("agent: it is stopping".to_owned());
+    }
+    // A reader in the way makes the WAL grow, and nothing else yet.
+    let trouble = journal.quota.trouble().filter(|(cause, ..)| *cause != "reader");
+    if let Some((_, reason, _)) = trouble {
+        reasons.push(format!("journal: {reason}"));
     }
     for source in sources {
         if let SourceState::Failed { reason, .. } = &source.state {

@@ -14,6 +14,8 @@ mod cli;
 mod config;
 /// SIGKILL at random moments.
 mod crash;
+/// A volume without a byte left, and a journal that was emptied.
+mod full_disk;
 /// Whole pipelines through the real binary.
 mod pipeline;
 /// Power cuts of the whole agent, rebuilt from its system calls.

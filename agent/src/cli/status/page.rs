@@ -134,12 +134,25 @@ fn journal(status: &StatusView) -> String {
         Column("wal", ALWAYS),
         Column("commits", ALWAYS),
         Column("durability", ALWAYS),
+        Column("in use", ALWAYS),
+        Column("limit", ALWAYS),
+        Column("when full", ALWAYS),
+        Column("waiting", WHEN_NOT_ZERO),
+        Column("refused", WHEN_NOT_ZERO),
+        Column("given up", WHEN_NOT_ZERO),
     ];
+    let journal = &status.journal;
     let row = vec![
         human_bytes(status.journal.database_bytes),
         human_bytes(status.journal.wal_bytes),
         grouped(status.journal.commits),
         status.agent.durability.clone(),
+        human_bytes(journal.used_bytes),
+        human_bytes(journal.limit_bytes),
+        journal.on_full.clone(),
+        grouped(journal.appends_waiting),
+        grouped(journal.appends_refused),
+        grouped(journal.records_dropped_full + journal.records_dropped_aged),
     ];
     table(&columns, vec![row])
 }

@@ -45,6 +45,7 @@ pub(super) fn verdicts(status: &StatusView, now: Timestamp) -> Vec<Verdict> {
             });
         }
     }
+    all.extend(journal_verdict(status, now));
     all.extend(other_reasons(status));
     all.extend(notes(status));
     // Stable: what is alike stays in the order of the status.
@@ -109,6 +110,26 @@ fn lane_verdict(lane: &LaneStatusView, now: Timestamp) -> Option<Verdict> {
     })
 }
 
+fn journal_verdict(status: &StatusView, now: Timestamp) -> Option<Verdict> {
+    let trouble = status.journal.trouble.as_ref()?;
+    let (grade, word, next) = match (trouble.cause.as_str(), status.journal.on_full.as_str()) {
+        ("full", "drop_oldest") => {
+            (Grade::Failing, "LOSING", "see why lanes do not deliver, or raise journal.max_bytes")
+        }
+        ("full", _) => (
+            Grade::Failing,
+            "FULL",
+            "deliveries go on, and records are taken again by itself when they have made room",
+        ),
+        ("locked", _) => {
+            (Grade::Blocked, "BLOCKED", "end that process; the log names it where the kernel does")
+        }
+        _ => (Grade::Delayed, "NOTICE", "end that process; the log names it where the kernel does"),
+    };
+    let (reason, since) = (&trouble.reason, since(trouble, now));
+    Some(Verdict { grade, word, sentence: format!("the journal, for {since}: {reason}; {next}") })
+}
+
 /// A lane within one agent.
 pub(super) fn short_name(lane: &LaneStatusView) -> String {
     format!("{}/{}/{}", lane.source, lane.pipeline, lane.sink)
@@ -129,6 +150,7 @@ fn other_reasons(status: &StatusView) -> Vec<Verdict> {
     let said: Vec<_> = troubled_lanes
         .map(|lane| format!("lane {}:", lane.name))
         .chain(troubled_sources.map(|source| format!("source {}:", source.id)))
+        .chain(status.journal.trouble.as_ref().map(|_| "journal:".to_owned()))
         .collect();
     status
         .not_ready
@@ -240,6 +262,28 @@ mod tests {
     fn lines(status: &StatusView) -> Vec<String> {
         let all = verdicts(status, now());
         all.iter().map(|verdict| format!("{}: {}", verdict.word, verdict.sentence)).collect()
+    }
+
+    #[test]
+    fn a_full_journal_is_said_once_with_what_becomes_of_records() {
+        let mut status = StatusView::of(&admin::tests::status());
+        let reason = "full: 2.0 GiB are in use of max_bytes = 2GiB; sources wait".to_owned();
+        status.not_ready = vec![format!("journal: {reason}")];
+        status.lanes.clear();
+        status.sources.clear();
+        let since = "2023-11-14T22:13:20Z".to_owned();
+        status.journal.trouble = Some(Trouble { cause: "full".to_owned(), reason, since });
+        let now = Timestamp(1_700_000_000_000_000_000 + 60_000_000_000);
+        let all = verdicts(&status, now);
+        assert_eq!((all[0].word, all[0].grade), ("FULL", Grade::Failing));
+        assert_eq!(
+            all[0].sentence,
+            "the journal, for 1 min 0 s: full: 2.0 GiB are in use of max_bytes = 2GiB; sources wait; \
+             deliveries go on, and records are taken again by itself when they have made room"
+        );
+        assert!(all[1..].iter().all(|verdict| verdict.grade < Grade::Delayed), "{all:?}");
+        status.journal.on_full = "drop_oldest".to_owned();
+        assert_eq!(verdicts(&status, now)[0].word, "LOSING");
     }
 
     #[test]

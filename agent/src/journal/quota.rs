@@ -1,0 +1,582 @@
+//! The writer's side of `max_bytes` and of a full volume: who is let in, who waits, and what others are told.
+//!
+//! 1. At the beginning of a transaction the pages in use, the WAL and the volume are looked at (`budget.rs`).
+//! 2. Appends are let in, oldest first, as long as they fit below the limit and on the volume. What does not fit waits here
+//!    (`block`), is refused (`reject`), or has the oldest chunks dropped for it (`drop_oldest`, `losses.rs`). Their order is
+//!    kept: behind one that waits, all wait.
+//! 3. Seals, acks, dead letters and deletes are always let in: pages above the limit and the ballast are theirs. Where the
+//!    volume lacks what they need, the ballast is given up before they begin.
+//! 4. While the journal is full, lanes seal one small batch at a time ([`Pace`]), so that the ballast is enough for all.
+//! 5. When there is room again, the ballast is made anew, and appends go on without anybody's doing.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::ballast::Ballast;
+use super::budget::{Budget, Room, Usage, measure, row_bytes, small_bytes};
+use super::checkpoint::{Checkpointer, holders, listed};
+use super::config::{Durability, JournalConfig, OnFull};
+use super::error::JournalError;
+use super::writer::{AppendOperation, Operation, Session, Writer};
+use crate::clock::{Clock, Monotonic, Timestamp};
+use crate::limits::CHUNK_BYTES_MAX;
+use crate::record::id::{LaneNumber, Seq};
+use crate::units::{ByteSize, human_bytes};
+
+/// How often a full journal looks for room that others have made.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// What lanes may do ahead of their deliveries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// The journal is full: one batch at a time, and no lingering.
+    pub tight: bool,
+    /// Most input bytes of one batch.
+    pub batch_bytes_max: u64,
+    /// Stored bytes of batches sealed ahead, behind which none is begun.
+    pub ahead_bytes_max: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { tight: false, batch_bytes_max: u64::MAX, ahead_bytes_max: u64::MAX }
+    }
+}
+
+/// Why the journal takes no more records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FullState {
+    /// For people.
+    pub reason: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// How full the journal is, for status and metrics. Counters are since this run began.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct QuotaSnapshot {
+    /// What the journal takes on disk: pages in use, WAL and reserve.
+    pub used_bytes: u64,
+    /// `max_bytes`, or the volume's size where that is less.
+    pub limit_bytes: u64,
+    /// What lies ready for deliveries when the volume is full.
+    pub ballast_bytes: u64,
+    /// `on_full`.
+    pub on_full: OnFull,
+    /// The journal is full.
+    pub full: Option<FullState>,
+    /// Appends that wait for room.
+    pub appends_waiting: u64,
+    /// Appends that were refused.
+    pub appends_refused: u64,
+    /// Records dropped to make room.
+    pub dropped_full: u64,
+    /// Records dropped for their age.
+    pub dropped_aged: u64,
+    /// For how long a foreign reader has kept the WAL from being emptied.
+    pub checkpoint_blocked: Duration,
+    /// For how long a foreign process has kept the writer from writing.
+    pub write_blocked: Duration,
+    /// The wall time of this snapshot.
+    pub at: Timestamp,
+}
+
+impl QuotaSnapshot {
+    /// What is in the journal's way, worst first: a word, a sentence, and since when.
+    #[must_use]
+    pub fn trouble(&self) -> Option<(&'static str, String, Timestamp)> {
+        let begun = |ago: Duration| {
+            Timestamp(self.at.0.saturating_sub(i64::try_from(ago.as_nanos()).unwrap_or(i64::MAX)))
+        };
+        if !self.write_blocked.is_zero() {
+            let reason = "another process keeps the database locked; sources and lanes wait";
+            return Some(("locked", reason.to_owned(), begun(self.write_blocked)));
+        }
+        if let Some(full) = &self.full {
+            return Some(("full", full.reason.clone(), full.since));
+        }
+        if !self.checkpoint_blocked.is_zero() {
+            let reason = "another process reads the database in one long transaction; the WAL grows meanwhile";
+            return Some(("reader", reason.to_owned(), begun(self.checkpoint_blocked)));
+        }
+        None
+    }
+}
+
+/// What appenders are told.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Admission {
+    /// The journal is full, and why.
+    pub(super) full: Option<Arc<str>>,
+    /// New appends are refused meanwhile.
+    pub(super) refuses: bool,
+}
+
+/// What a transaction gives up.
+#[derive(Debug, Default)]
+pub(super) struct GivenUp {
+    /// Lanes that are moved, and the last record that each will not see.
+    pub(super) moved: Vec<(LaneNumber, Seq)>,
+    pub(super) full: u64,
+    pub(super) aged: u64,
+}
+
+/// Everything that the writer knows about room.
+#[derive(Debug)]
+pub(super) struct Quota {
+    pub(super) budget: Budget,
+    pub(super) on_full: OnFull,
+    pub(super) max_age: Option<Duration>,
+    pub(super) ballast: Ballast,
+    pub(super) checkpointer: Checkpointer,
+    /// Appends that wait, in their order; what they hold of the queue's room bounds them.
+    pub(super) waiting: VecDeque<AppendOperation>,
+    pub(super) full: Option<FullState>,
+    pub(super) usage: Usage,
+    /// `max_page_count`, as it was worked out when the journal was opened.
+    pub(super) pages_max: u64,
+    /// Bytes that parts may still take in this transaction.
+    pub(super) parts_left: u64,
+    /// There may be room for those that wait.
+    pub(super) look_again: bool,
+    pub(super) last_look: Option<Monotonic>,
+    pub(super) last_expiry: Option<Monotonic>,
+    /// Something is over `max_age`, and goes with the next transaction.
+    pub(super) expires: bool,
+    /// The least that wall time was ahead of monotonic time in this run: a step forward makes nothing older.
+    pub(super) wall_ahead_min: Option<i64>,
+    pub(super) refused: u64,
+    /// What this transaction gives up: told when it is committed, forgotten when it fails.
+    pub(super) giving_up: GivenUp,
+    pub(super) dropped_full: u64,
+    pub(super) dropped_aged: u64,
+    pub(super) write_blocked_since: Option<Monotonic>,
+    /// For a connection that is made anew.
+    pub(super) durability: Durability,
+    pub(super) last_shrink: Option<Monotonic>,
+}
+
+impl Quota {
+    pub(super) fn new(
+        config: &JournalConfig,
+        budget: Budget,
+        ballast: Ballast,
+        checkpointer: Checkpointer,
+    ) -> Self {
+        Self {
+            budget,
+            on_full: config.on_full,
+            max_age: config.max_age,
+            ballast,
+            checkpointer,
+            waiting: VecDeque::new(),
+            full: None,
+            usage: Usage::default(),
+            pages_max: u64::MAX,
+            parts_left: u64::MAX,
+            look_again: false,
+            last_look: None,
+            last_expiry: None,
+            expires: false,
+            wall_ahead_min: None,
+            refused: 0,
+            giving_up: GivenUp::default(),
+            dropped_full: 0,
+            dropped_aged: 0,
+            write_blocked_since: None,
+            durability: config.durability,
+            last_shrink: None,
+        }
+    }
+
+    /// Whether a transaction is due though nobody asked for one.
+    pub(super) fn has_work(&self) -> bool {
+        self.look_again && !self.waiting.is_empty()
+    }
+
+    fn room(&self) -> Room {
+        self.budget.room(self.usage, self.ballast.lacking())
+    }
+
+    fn admission(&self) -> Admission {
+        let full = self.full.as_ref().map(|full| Arc::from(full.reason.as_str()));
+        let refuses = full.is_some() && self.on_full == OnFull::Reject;
+        Admission { full, refuses }
+    }
+
+    pub(super) fn pace(&self, lanes: usize) -> Pace {
+        let eighth = (self.budget.limit / 8).max(CHUNK_BYTES_MAX as u64);
+        if self.full.is_some() {
+            // Each lane may keep one such batch for as long as its destination is away.
+            let lanes = lanes.max(1) as u64;
+            let batch_bytes_max = self.budget.ballast / 4 / lanes;
+            Pace { tight: true, batch_bytes_max, ahead_bytes_max: 0 }
+        } else {
+            Pace { tight: false, batch_bytes_max: eighth, ahead_bytes_max: eighth }
+        }
+    }
+
+    pub(super) fn snapshot(&self, clock: &dyn Clock) -> QuotaSnapshot {
+        let now = clock.monotonic();
+        let ballast_bytes = self.ballast.held();
+        QuotaSnapshot {
+            used_bytes: self.budget.used(self.usage, ballast_bytes),
+            limit_bytes: self.budget.limit,
+            ballast_bytes,
+            on_full: self.on_full,
+            full: self.full.clone(),
+            appends_waiting: self.waiting.len() as u64,
+            appends_refused: self.refused,
+            dropped_full: self.dropped_full,
+            dropped_aged: self.dropped_aged,
+            checkpoint_blocked: self.checkpointer.blocked(now).unwrap_or_default(),
+            write_blocked: self.write_blocked_since.map(|s| now.since(s)).unwrap_or_default(),
+            at: clock.now(),
+        }
+    }
+}
+
+/// What one transaction still lets in.
+struct Gate {
+    left: u64,
+    taken: u64,
+    /// What waits now waits for another transaction.
+    closed: bool,
+}
+
+/// What one append takes of the database, at most.
+fn append_bytes(append: &AppendOperation) -> u64 {
+    let positions = append.append.positions.iter();
+    let positions = positions.map(|p| p.key.len() + p.value.as_ref().map_or(0, Vec::len));
+    let letters = append.append.letters.iter().map(|letter| letter.payload.len());
+    row_bytes(append.append.frames.len() + positions.sum::<usize>() + letters.sum::<usize>())
+}
+
+impl Writer {
+    /// Lets appends in and puts the others aside; sees to it that the volume has room for the rest.
+    pub(super) fn admit(
+        &mut self,
+        transaction: &Connection,
+        operations: &mut VecDeque<Operation>,
+    ) -> Result<(), JournalError> {
+        self.measure(transaction)?;
+        self.bound_pages(transaction)?;
+        let parts = operations.iter().map(|operation| match operation {
+            Operation::Part(part) => row_bytes(part.row.len()),
+            _ => 0,
+        });
+        let parts = parts.sum();
+        if operations.iter().any(|operation| !matches!(operation, Operation::Append(_))) {
+            self.make_room_for_the_rest(transaction, parts)?;
+        }
+        let pages_left = self.quota.pages_max.saturating_sub(self.quota.usage.pages);
+        self.quota.parts_left = (pages_left + self.quota.usage.pages_free) * super::budget::PAGE;
+        self.quota.look_again = false;
+        let mut gate = Gate { left: self.quota.room().left(), taken: 0, closed: false };
+        let asked = std::mem::take(operations);
+        // Those that waited come first; then everything in its order, so that a seal finds the append in front of it.
+        self.let_in(transaction, operations, &mut gate)?;
+        for operation in asked {
+            match operation {
+                Operation::Append(append) => {
+                    self.quota.waiting.push_back(append);
+                    self.let_in(transaction, operations, &mut gate)?;
+                }
+                other => operations.push_back(other),
+            }
+        }
+        Ok(())
+    }
+
+    /// SQLite's own bound, in case an estimate was wrong. A connection forgets it, so each transaction says it.
+    fn bound_pages(&self, transaction: &Connection) -> Result<(), JournalError> {
+        let pragma = format!("PRAGMA max_page_count = {}", self.quota.pages_max);
+        transaction
+            .prepare_cached(&pragma)
+            .and_then(|mut statement| statement.query_row([], |_| Ok(())))
+            .map_err(|source| JournalError::sqlite(&self.path, "bounding", source))
+    }
+
+    fn measure(&mut self, connection: &Connection) -> Result<(), JournalError> {
+        self.quota.usage = measure(connection, &self.path)
+            .map_err(|source| JournalError::sqlite(&self.path, "measuring", source))?;
+        Ok(())
+    }
+
+    /// The ballast's turn, when the volume lacks what seals, acks and deletes may need.
+    fn make_room_for_the_rest(
+        &mut self,
+        transaction: &Connection,
+        parts: u64,
+    ) -> Result<(), JournalError> {
+        let room = self.quota.room();
+        let needed = parts.saturating_sub(self.quota.usage.pages_free * super::budget::PAGE);
+        let lacks = room.lacking > 0 || needed + small_bytes() > room.spare;
+        if lacks && self.quota.ballast.give_up() {
+            self.measure(transaction)?;
+        }
+        Ok(())
+    }
+
+    fn let_in(
+        &mut self,
+        transaction: &Connection,
+        operations: &mut VecDeque<Operation>,
+        gate: &mut Gate,
+    ) -> Result<(), JournalError> {
+        while !gate.closed
+            && let Some(first) = self.quota.waiting.front()
+        {
+            let session = Session::Stream(first.stream);
+            let (needed, ended) = (append_bytes(first), self.has_ended(session, first.session));
+            let never = needed > self.quota.budget.appends_max(0);
+            if !ended && !never && needed > gate.left {
+                self.meet_limit(transaction, needed, gate)?;
+                continue;
+            }
+            if !ended && !never && gate.taken >= self.quota.budget.transaction {
+                // The rest comes with the next transaction.
+                self.quota.look_again = true;
+                gate.closed = true;
+                continue;
+            }
+            let Some(append) = self.quota.waiting.pop_front() else { break };
+            if never && !ended {
+                self.refuse_append(append, needed);
+                continue;
+            }
+            if !ended {
+                gate.left -= needed;
+                gate.taken += needed;
+            }
+            // One whose session has ended is refused where it is applied.
+            operations.push_back(Operation::Append(append));
+        }
+        Ok(())
+    }
+
+    /// What `on_full` says about the first that waits, which has no room.
+    fn meet_limit(
+        &mut self,
+        transaction: &Connection,
+        needed: u64,
+        gate: &mut Gate,
+    ) -> Result<(), JournalError> {
+        self.becomes_full();
+        match self.quota.on_full {
+            OnFull::Block => gate.closed = true,
+            OnFull::Reject => {
+                if let Some(append) = self.quota.waiting.pop_front() {
+                    self.refuse_append(append, needed);
+                }
+            }
+            OnFull::DropOldest => {
+                let more = self.drop_oldest(transaction, needed - gate.left)?;
+                self.measure(transaction)?;
+                gate.left = self.quota.room().left().saturating_sub(gate.taken);
+                if needed > gate.left {
+                    self.quota.look_again = more;
+                    gate.closed = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses one append; nothing that was submitted after it may become durable without it.
+    fn refuse_append(&mut self, append: AppendOperation, needed: u64) {
+        self.quota.refused += 1;
+        let why = match &self.quota.full {
+            Some(full) if needed <= self.quota.budget.appends_max(0) => full.reason.clone(),
+            _ => format!(
+                "it may need {} and max_bytes leaves {} for records",
+                human_bytes(needed),
+                human_bytes(self.quota.budget.appends_max(0))
+            ),
+        };
+        self.new_session(Session::Stream(append.stream));
+        let error = JournalError::NoRoom { path: self.path.clone(), why };
+        super::apply::refuse(Operation::Append(append), error);
+    }
+
+    /// Says once that the journal is full, and why.
+    pub(super) fn becomes_full(&mut self) {
+        if self.quota.full.is_some() {
+            return;
+        }
+        let room = self.quota.room();
+        let reason = self.full_reason(room);
+        let on_full = self.quota.on_full.as_str();
+        tracing::warn!(reason, on_full, "Journal is full");
+        self.quota.full = Some(FullState { reason, since: self.clock.now() });
+        self.quota.last_look = Some(self.clock.monotonic());
+        self.quota.checkpointer.all_now = true;
+        for stream in self.state.streams.values_mut() {
+            // What else may go when room is short: newest chunks that every lane has passed.
+            stream.deletes_left = true;
+        }
+        self.dirty = true;
+        self.publish_room();
+    }
+
+    fn full_reason(&self, room: Room) -> String {
+        let budget = self.quota.budget;
+        let what = if room.volume < room.quota {
+            let free = human_bytes(self.quota.usage.volume_free);
+            format!("full: the volume of {} has {free} left", self.path.display())
+        } else if self.quota.usage.wal_file > budget.wal_usual() + budget.transaction {
+            let wal = human_bytes(self.quota.usage.wal_file);
+            format!("full: the WAL has grown to {wal} because a reader keeps it from being emptied")
+        } else {
+            let used = budget.used(self.quota.usage, self.quota.ballast.held());
+            let used = human_bytes(used);
+            if budget.by_volume {
+                let (path, size) = (self.path.display(), human_bytes(budget.limit));
+                format!("full: {used} are in use, and the volume of {path} has {size} in all")
+            } else {
+                format!("full: {used} are in use of max_bytes = {}", ByteSize(budget.limit))
+            }
+        };
+        let then = match self.quota.on_full {
+            OnFull::Block => "sources wait",
+            OnFull::Reject => "new records are refused",
+            OnFull::DropOldest => "the oldest records are dropped",
+        };
+        format!("{what}; {then}")
+    }
+
+    /// Begins a transaction. Another process that holds the write lock is waited for and reported: what waits here waits
+    /// durably queued at its producers, and nothing is refused. A journal that is being closed waits for a moment only.
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`] then.
+    pub(super) fn begin<'c>(
+        &mut self,
+        connection: &'c Connection,
+    ) -> Result<rusqlite::Transaction<'c>, JournalError> {
+        use rusqlite::{ErrorCode, Transaction, TransactionBehavior};
+
+        loop {
+            let begun = Transaction::new_unchecked(connection, TransactionBehavior::Immediate);
+            let error = match begun {
+                Ok(transaction) => {
+                    if self.quota.write_blocked_since.take().is_some() {
+                        tracing::info!("Journal can be written again");
+                        self.dirty = true;
+                    }
+                    return Ok(transaction);
+                }
+                Err(error) => error,
+            };
+            let is_busy = error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
+            if !is_busy {
+                return Err(JournalError::sqlite(&self.path, "beginning", error));
+            }
+            let pids = listed(&holders(&self.path));
+            if self.quota.write_blocked_since.is_none() {
+                // What was waited for until now is SQLite's own time for this.
+                self.quota.write_blocked_since = Some(self.clock.monotonic());
+                let path = self.path.display();
+                tracing::warn!(pids, %path, "Another process keeps the journal locked, sources and lanes wait");
+            }
+            if self.published.closing.load(std::sync::atomic::Ordering::Relaxed) {
+                return Err(JournalError::Busy { path: self.path.clone(), pids });
+            }
+            self.published.snapshot.send_replace(Arc::new(self.snapshot()));
+        }
+    }
+
+    /// Looks after a commit, and now and then, whether a full journal has room again; makes the ballast again.
+    pub(super) fn look_for_room(&mut self) {
+        let now = self.clock.monotonic();
+        let due = self.quota.last_look.is_none_or(|last| now.since(last) >= LOOK_EVERY);
+        if !due {
+            return;
+        }
+        self.quota.last_look = Some(now);
+        let Some(connection) = self.connection.take() else { return };
+        let before = self.quota.usage;
+        if let Err(error) = self.measure(&connection) {
+            tracing::debug!(error = %crate::error_chain::Chain(&error), "Journal cannot be measured");
+        }
+        self.connection = Some(connection);
+        self.dirty |= (before.pages, before.pages_free)
+            != (self.quota.usage.pages, self.quota.usage.pages_free);
+        let room = self.quota.room();
+        let lacking = self.quota.ballast.lacking();
+        if lacking > 0 && room.lacking == 0 {
+            // With enough left that it is not given up again for the next seal.
+            if room.spare >= lacking + self.quota.budget.ballast / 2 {
+                self.quota.ballast.restore();
+                return;
+            }
+        }
+        if self.quota.full.is_none() {
+            return;
+        }
+        let first = self.quota.waiting.front().map_or(0, append_bytes);
+        self.quota.look_again = first <= room.left() || self.quota.on_full == OnFull::DropOldest;
+        if room.left() >= self.quota.budget.resume_at().max(first)
+            && let Some(full) = self.quota.full.take()
+        {
+            let full_s = self.clock.now().since(full.since).as_secs();
+            tracing::info!(full_s, "Journal has room again");
+            self.dirty = true;
+            self.publish_room();
+        }
+    }
+
+    /// A transaction or checkpoint met a full volume after all.
+    pub(super) fn met_full(&mut self) {
+        self.quota.ballast.give_up();
+        if let Some(connection) = self.connection.take() {
+            // Measured for the reason only; a failure leaves the last one.
+            drop(self.measure(&connection));
+            self.connection = Some(connection);
+        }
+        self.becomes_full();
+    }
+
+    /// Tells what a committed transaction has given up.
+    pub(super) fn tell_given_up(&mut self) {
+        let GivenUp { moved, full, aged } = std::mem::take(&mut self.quota.giving_up);
+        self.quota.dropped_full += full;
+        self.quota.dropped_aged += aged;
+        for (lane, seq) in moved {
+            self.published.move_floor(lane, seq);
+        }
+    }
+
+    pub(super) fn publish_room(&self) {
+        let lanes = self.state.lanes.values().filter(|lane| !lane.dropped).count();
+        self.published.admission.send_replace(self.quota.admission());
+        self.published.pace.send_replace(self.quota.pace(lanes));
+    }
+
+    /// Keeps the WAL within its cap.
+    pub(super) fn checkpoint_if_due(&mut self, committed: bool) {
+        if !committed && !self.quota.checkpointer.is_due(self.clock.monotonic()) {
+            return;
+        }
+        let Some(connection) = self.connection.take() else { return };
+        let tight = self.quota.full.is_some() || self.quota.ballast.lacking() > 0;
+        let clock = Arc::clone(&self.clock);
+        let budget = self.quota.budget;
+        let mut result = self.quota.checkpointer.after_commit(&connection, budget, tight, &*clock);
+        let is_full =
+            |result: &Result<(), JournalError>| matches!(result, Err(error) if error.is_full());
+        if is_full(&result) && self.quota.ballast.give_up() {
+            result = self.quota.checkpointer.after_commit(&connection, budget, true, &*clock);
+        }
+        self.connection = Some(connection);
+        if is_full(&result) {
+            self.met_full();
+        } else if let Err(error) = result {
+            tracing::warn!(error = %crate::error_chain::Chain(&error), "Checkpoint failed, the WAL grows meanwhile");
+        }
+        self.dirty |= self.quota.checkpointer.blocked(self.clock.monotonic()).is_some();
+    }
+}

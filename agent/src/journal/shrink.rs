@@ -1,0 +1,165 @@
+//! Gives space back to the volume after an outage, when most of the file is free and nothing waits.
+//!
+//! A database never becomes smaller by deletes, and `auto_vacuum` writes more than it gives back. So what is in use, which is
+//! little then, is copied, and the copy takes the place of the file:
+//!
+//! 1. `VACUUM INTO` a file beside it, synced. A leftover of an earlier attempt goes first.
+//! 2. Our readers' connections are closed, the WAL is emptied, and the last connection removes it. Where it stays, somebody
+//!    else has the database open: the copy is thrown away, and the file stays as it is.
+//! 3. The copy is renamed over the file, and the directory synced.
+//! 4. The database is opened again.
+//!
+//! A crash before 3 leaves the old file, whole, with its WAL or without; one behind it leaves the new one, which needs none.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::budget::{PAGE, Usage, measure};
+use super::checkpoint::{self, Checkpointer};
+use super::config::Durability;
+use super::error::JournalError;
+use super::open::{connect, wal_path};
+use super::writer::Writer;
+use crate::clock::Monotonic;
+use crate::error_chain::Chain;
+use crate::limits::{SHRINK_FREE_BYTES_MIN, SHRINK_LIVE_BYTES_MAX};
+
+/// A journal that has committed nothing for so long is idle.
+const IDLE: Duration = Duration::from_secs(5);
+/// The pause after an attempt, whatever came of it.
+const AGAIN_AFTER: Duration = Duration::from_mins(10);
+
+/// Whether it is worth it, and there is room for the copy.
+pub(super) fn is_worth_it(usage: Usage) -> bool {
+    let free = usage.pages_free * PAGE;
+    let live = (usage.pages - usage.pages_free) * PAGE;
+    free >= SHRINK_FREE_BYTES_MIN
+        && usage.pages_free * 4 >= usage.pages * 3
+        && live <= SHRINK_LIVE_BYTES_MAX
+        && usage.volume_free > 2 * live
+}
+
+/// What making it smaller came to.
+pub(super) struct Shrunk {
+    /// The connection, the old one or to the new file; `None` when it cannot be opened again.
+    pub(super) connection: Option<Connection>,
+    /// Why the file is as it was, or cannot be opened.
+    pub(super) error: Option<JournalError>,
+}
+
+/// Takes the steps above, but for our readers: theirs are closed already.
+pub(super) fn shrink(
+    connection: Connection,
+    path: &Path,
+    durability: Durability,
+    checkpointer: &Checkpointer,
+) -> Shrunk {
+    if let Err(error) = copy(&connection, path) {
+        drop(fs::remove_file(copy_path(path)));
+        return Shrunk { connection: Some(connection), error: Some(error) };
+    }
+    let swapped = swap(connection, path, checkpointer);
+    drop(fs::remove_file(copy_path(path)));
+    match (connect(path, durability), swapped) {
+        (Ok(connection), swapped) => Shrunk { connection: Some(connection), error: swapped.err() },
+        (Err(error), _) => Shrunk { connection: None, error: Some(error) },
+    }
+}
+
+fn copy_path(path: &Path) -> PathBuf {
+    path.with_extension("db.new")
+}
+
+fn copy(connection: &Connection, path: &Path) -> Result<(), JournalError> {
+    let copy = copy_path(path);
+    let doing = "make a smaller copy of";
+    let failed = |source| JournalError::File { path: path.to_owned(), doing, source };
+    match fs::remove_file(&copy) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let name = copy.to_str().ok_or_else(|| failed(std::io::ErrorKind::InvalidFilename.into()))?;
+    connection
+        .execute("VACUUM INTO ?1", [name])
+        .map_err(|source| JournalError::sqlite(path, "copying", source))?;
+    File::open(&copy).and_then(|file| file.sync_all()).map_err(failed)
+}
+
+fn swap(
+    connection: Connection,
+    path: &Path,
+    checkpointer: &Checkpointer,
+) -> Result<(), JournalError> {
+    let doing = "put a smaller copy in the place of";
+    let failed = |source| JournalError::File { path: path.to_owned(), doing, source };
+    let in_use = || failed(std::io::Error::other("another process has it open"));
+    if !checkpointer.everything(&connection)? {
+        return Err(in_use());
+    }
+    connection.close().map_err(|(_, source)| JournalError::sqlite(path, "closing", source))?;
+    // Frames in a WAL that outlived the last connection would be taken for ones of the new file.
+    if wal_path(path).exists() {
+        return Err(in_use());
+    }
+    fs::rename(copy_path(path), path).map_err(failed)?;
+    let directory = path.parent().unwrap_or(path);
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)
+}
+
+impl Writer {
+    /// Makes the file smaller when nothing is going on and it is worth it.
+    pub(super) fn shrink_when_idle(&mut self) {
+        let now = self.clock.monotonic();
+        let waits =
+            |last: Option<Monotonic>, pause| last.is_some_and(|last| now.since(last) < pause);
+        if waits(Some(self.last_commit), IDLE) || waits(self.quota.last_shrink, AGAIN_AFTER) {
+            return;
+        }
+        // A journal that is held for an I/O error has none.
+        let Some(connection) = self.connection.take() else { return };
+        let usage = measure(&connection, &self.path).unwrap_or_default();
+        self.quota.last_shrink = Some(now);
+        if self.quota.full.is_some() || !is_worth_it(usage) {
+            self.connection = Some(connection);
+            return;
+        }
+        let readers = std::sync::Arc::clone(&self.readers);
+        let Some(paused) = readers.pause() else {
+            // They are busy after all.
+            self.connection = Some(connection);
+            return;
+        };
+        let checkpointer = &self.quota.checkpointer;
+        let shrunk = shrink(connection, &self.path, self.quota.durability, checkpointer);
+        drop(paused);
+        if shrunk.connection.is_none() {
+            // The next group opens it again, or says why it cannot.
+            let error = shrunk.error.unwrap_or(JournalError::Closed);
+            tracing::error!(error = %Chain(&error), "Journal cannot be opened again, writing waits");
+            self.hold(std::sync::Arc::new(error));
+            return;
+        }
+        self.connection = shrunk.connection;
+        self.after_shrinking(usage, shrunk.error);
+    }
+
+    fn after_shrinking(&mut self, before: Usage, error: Option<JournalError>) {
+        if let Some(error) = error {
+            tracing::warn!(error = %Chain(&error), "Journal was not made smaller");
+        }
+        let Some(connection) = &self.connection else { return };
+        if let Ok(usage) = measure(connection, &self.path) {
+            self.quota.pages_max = self.quota.budget.pages_max(usage.pages);
+            let (from, to) = (before.database_file, usage.database_file);
+            tracing::info!(from_bytes = from, to_bytes = to, "Journal gave space back");
+        }
+        let extended = checkpoint::extend(&wal_path(&self.path), self.quota.budget.wal_extent);
+        if let Err(error) = extended {
+            tracing::debug!(error = %Chain(&error), "WAL is not extended");
+        }
+        self.dirty = true;
+    }
+}
