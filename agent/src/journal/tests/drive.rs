@@ -247,6 +247,8 @@ impl Driver {
             }
             Operation::LoosePart { lane, size } => self.loose_part(*lane, *size).await,
             Operation::Seal { lane, eighths, output, dead, changes } => {
+                // A lane works on what is durable only; seals may overtake appends on their way.
+                self.settle().await?;
                 self.seal(*lane, *eighths, *output, *dead, changes).await
             }
             Operation::Ack { lane } => self.ack(*lane).await,
