@@ -59,6 +59,17 @@ pub const SHRINK_FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
 /// Most bytes in use of a database that is made smaller: they are copied, while the writer waits.
 pub const SHRINK_LIVE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
+/// Most bytes of one row of a small table that is salvaged from a page: a dead letter with the largest record.
+pub const SALVAGED_ROW_BYTES_MAX: usize = 2 * RECORD_BYTES_MAX;
+/// Damaged rows and lost ranges that a salvage report lists; more are counted.
+pub const SALVAGE_LISTED_MAX: usize = 1000;
+/// Time that a start takes to go through the keys of the tables, so that what cannot be read is found before it is needed.
+pub const START_CHECK_MS_MAX: u64 = 500;
+/// Salvages of the journal that one process does before it ends: a disk that damages every journal is nothing to go on with.
+pub const SALVAGES_A_RUN_MAX: u32 = 3;
+/// How often a long salvage says how far it is.
+pub const SALVAGE_PROGRESS_MS: u64 = 2_000;
+
 /// Batches a lane seals ahead of their delivery.
 pub const SEALED_AHEAD_MAX: usize = 4;
 /// Most input records of one batch that a config may ask for.

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::journal::Snapshot;
+use crate::journal::SalvageReport;
 use crate::lane::status::class_index;
 use crate::plugin;
 use crate::sinks::Class;
@@ -51,7 +51,7 @@ pub struct AgentStatus {
     pub started_at: String,
     /// For how long it has run.
     pub uptime_seconds: u64,
-    /// What opening the journal found: `new`, `clean`, `unclean`, `gone_back`.
+    /// What opening the journal found: `new`, `clean`, `unclean`, `gone_back`, `salvaged`.
     pub start_case: String,
     /// `full` or `relaxed`.
     pub durability: String,
@@ -94,6 +94,24 @@ pub struct JournalStatus {
     /// Records dropped since this run began, over `max_age`.
     #[serde(default)]
     pub records_dropped_aged: u64,
+    /// What was salvaged when this run began, if the journal was damaged.
+    #[serde(default)]
+    pub salvaged: Option<SalvagedStatus>,
+}
+
+/// A damaged journal, out of which this run's was made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SalvagedStatus {
+    /// What was wrong.
+    pub cause: String,
+    /// Where the damaged files are, with a `report.json` of all that is known.
+    pub kept: String,
+    /// Records saved.
+    pub records: u64,
+    /// Records that are missing.
+    pub lost_records: u64,
+    /// Chunks and parts whose checksum is wrong.
+    pub unreadable: u64,
 }
 
 /// Why a part does not just run, and since when.
@@ -228,7 +246,7 @@ impl StatusView {
             },
             ready: status.not_ready.is_empty(),
             not_ready: status.not_ready.clone(),
-            journal: JournalStatus::of(&status.journal),
+            journal: JournalStatus::of(status),
             sources: status.sources.iter().map(SourceView::of).collect(),
             lanes: status.lanes.iter().map(LaneStatusView::of).collect(),
             orphans: status
@@ -250,7 +268,8 @@ impl StatusView {
 }
 
 impl JournalStatus {
-    fn of(journal: &Snapshot) -> Self {
+    fn of(status: &Status) -> Self {
+        let journal = &status.journal;
         let quota = &journal.quota;
         Self {
             database_bytes: journal.database_bytes,
@@ -266,6 +285,19 @@ impl JournalStatus {
             appends_refused: quota.appends_refused,
             records_dropped_full: quota.dropped_full,
             records_dropped_aged: quota.dropped_aged,
+            salvaged: status.salvaged.as_ref().map(SalvagedStatus::of),
+        }
+    }
+}
+
+impl SalvagedStatus {
+    fn of(report: &SalvageReport) -> Self {
+        Self {
+            cause: report.cause.clone(),
+            kept: report.kept.display().to_string(),
+            records: report.records,
+            lost_records: report.lost_records,
+            unreadable: report.unreadable,
         }
     }
 }

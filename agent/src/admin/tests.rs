@@ -49,6 +49,7 @@ pub(crate) fn status() -> Status {
         agent: "gw".parse().unwrap(),
         epoch: Epoch::new(3, 0xabcde),
         start_case: StartCase::Unclean,
+        salvaged: None,
         started_at: STARTED,
         uptime: Duration::from_millis(3_725_250),
         owner: Some("edge-oncall".to_owned()),

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -13,9 +13,9 @@ use crate::admin::{self, AdminOptions};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::{self, Config};
 use crate::error_chain::Chain;
-use crate::limits::{ASYNC_THREADS_MAX, BLOCKING_THREADS_MAX};
+use crate::limits::{ASYNC_THREADS_MAX, BLOCKING_THREADS_MAX, SALVAGES_A_RUN_MAX};
 use crate::supervisor::status::Status;
-use crate::supervisor::{Handle, StartError, StartOptions, Supervisor};
+use crate::supervisor::{Handle, RunEnd, StartError, StartOptions, Supervisor};
 use crate::tasks::Shutdown;
 use crate::units::{human_duration, parse_duration};
 
@@ -94,18 +94,22 @@ async fn work(args: &RunArgs, config: Config, shutdown: &Shutdown) -> anyhow::Re
         socket: options.config.admin.socket.clone(),
         listen: options.config.admin.listen,
     };
-    let supervisor = match Supervisor::start(options).await {
+    let supervisor = match Supervisor::start(options.clone()).await {
         Ok(supervisor) => supervisor,
         Err(error) => return start_failed(error),
     };
-    let handle = supervisor.handle();
-    let before = handle.status();
+    let before = supervisor.handle().status();
+    let current = Arc::new(Mutex::new(supervisor.handle()));
     let admin_shutdown = Shutdown::new();
-    let mut admin = serve_admin(admin_options, &handle, &admin_shutdown)?;
+    let mut admin = serve_admin(admin_options, &current, &admin_shutdown)?;
     if let Some(error) = admin.take_socket_error() {
         tracing::warn!(error = %Chain(&error), "Admin socket cannot be bound, status has to do without");
     }
-    let end = supervisor.run(args.timeout, shutdown).await;
+    let end = match run_over_salvages(supervisor, &options, args.timeout, shutdown, &current).await
+    {
+        Ok(end) => end,
+        Err(error) => return start_failed(error),
+    };
     admin_shutdown.request();
     admin.close();
     let done = summary(&before, &end.status, clock.monotonic().since(begun), &end.undone);
@@ -121,18 +125,47 @@ async fn work(args: &RunArgs, config: Config, shutdown: &Shutdown) -> anyhow::Re
         let mut out = std::io::stdout().lock();
         writeln!(out, "{done}")?;
     }
-    Ok(if end.undone.is_empty() { ExitCode::Done } else { ExitCode::Failed })
+    Ok(match end {
+        RunEnd { damage: Some(_), .. } => ExitCode::Journal,
+        RunEnd { undone, .. } if undone.is_empty() => ExitCode::Done,
+        _ => ExitCode::Failed,
+    })
+}
+
+/// Runs to the end; a journal that turns out to be damaged is salvaged by a start anew, in this process.
+async fn run_over_salvages(
+    mut supervisor: Supervisor,
+    options: &StartOptions,
+    timeout: Option<Duration>,
+    shutdown: &Shutdown,
+    current: &Mutex<Handle>,
+) -> Result<RunEnd, StartError> {
+    let mut salvages = 0;
+    loop {
+        let end = supervisor.run(timeout, shutdown).await;
+        if end.damage.is_none() || shutdown.is_requested() {
+            return Ok(end);
+        }
+        salvages += 1;
+        if salvages > SALVAGES_A_RUN_MAX {
+            tracing::error!(salvages, "Journal is damaged again and again, see to the disk");
+            return Ok(end);
+        }
+        supervisor = Supervisor::start(options.clone()).await?;
+        *current.lock().unwrap_or_else(PoisonError::into_inner) = supervisor.handle();
+    }
 }
 
 /// A port that is taken must not keep records from being taken: then there is the socket alone.
 fn serve_admin(
     options: AdminOptions,
-    handle: &Handle,
+    current: &Arc<Mutex<Handle>>,
     shutdown: &Shutdown,
 ) -> anyhow::Result<admin::Admin> {
     let serve = |options| {
-        let handle = handle.clone();
-        admin::serve(options, Arc::new(move || handle.status()), shutdown.clone())
+        let current = Arc::clone(current);
+        let status = move || current.lock().unwrap_or_else(PoisonError::into_inner).status();
+        admin::serve(options, Arc::new(status), shutdown.clone())
     };
     let socket = options.socket.clone();
     match serve(options) {

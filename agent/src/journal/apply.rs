@@ -105,6 +105,7 @@ pub(super) fn refuse(operation: Operation, error: JournalError) {
         Operation::OpenStream { reply, .. } => drop(reply.send(Err(error))),
         Operation::OpenLane { reply, .. } => drop(reply.send(Err(error))),
         Operation::Seal(seal) => drop(seal.reply.send(Err(error))),
+        Operation::Lose(lose) => drop(lose.reply.send(Err(error))),
         Operation::PutCompiled { reply, .. } | Operation::Stop { reply } => {
             drop(reply.send(Err(error)));
         }
@@ -129,6 +130,7 @@ impl Writer {
                 Operation::DiscardParts { session: number, .. } => self.has_ended(session, *number),
                 Operation::Seal(seal) => self.has_ended(session, seal.session),
                 Operation::Ack(ack) => self.has_ended(session, ack.session),
+                Operation::Lose(lose) => self.has_ended(session, lose.session),
                 _ => false,
             };
             if ended {
@@ -155,6 +157,7 @@ impl Writer {
             Operation::DiscardParts { lane, .. } => self.discard_unsealed(transaction, lane),
             Operation::Seal(seal) => self.seal(transaction, group, *seal),
             Operation::Ack(ack) => self.ack(transaction, ack),
+            Operation::Lose(lose) => self.lose(transaction, group, lose),
             Operation::PutCompiled { key, sha256, reply } => {
                 let put = "INSERT INTO compiled VALUES (?1, ?2)
                            ON CONFLICT (key) DO UPDATE SET sha256 = ?2";

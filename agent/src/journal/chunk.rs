@@ -33,12 +33,15 @@ use bytes::Bytes;
 
 use super::error::ChunkError;
 use crate::clock::{Monotonic, Timestamp};
-use crate::limits::{CHUNK_BYTES_MAX, HEADERS_BYTES_MAX, RECORD_BYTES_MAX, SUBJECT_BYTES_MAX};
+use crate::limits::{
+    CHUNK_BYTES_MAX, HEADERS_BYTES_MAX, POSITIONS_BYTES_MAX, RECORD_BYTES_MAX, SUBJECT_BYTES_MAX,
+    TRANSACTION_OPERATIONS_MAX,
+};
 use crate::record::batch::FrameBlock;
 use crate::record::id::{Epoch, Seq};
 
 pub(super) const HEADER_BYTES: usize = 96;
-const MAGIC: [u8; 4] = *b"WAYS";
+pub(super) const MAGIC: [u8; 4] = *b"WAYS";
 const VERSION: u8 = 1;
 const CRC_AT: usize = 92;
 const CODEC_STORED: u8 = 0;
@@ -49,6 +52,9 @@ const COMPRESSED_BYTES_MIN: usize = 256;
 /// More than one record of the largest size needs; a length above it is no length of ours.
 const FRAMES_BYTES_MAX: usize =
     RECORD_BYTES_MAX + SUBJECT_BYTES_MAX + HEADERS_BYTES_MAX + CHUNK_BYTES_MAX;
+
+/// More than the appends of one transaction can bring.
+const POSITIONS_ROW_BYTES_MAX: usize = POSITIONS_BYTES_MAX * TRANSACTION_OPERATIONS_MAX;
 
 /// What a row is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +92,13 @@ pub(super) struct Header {
     frames_bytes: usize,
     stored_bytes: usize,
     positions_bytes: usize,
+}
+
+impl Header {
+    /// Bytes of the whole row.
+    pub(super) fn row_bytes(&self) -> usize {
+        HEADER_BYTES + self.stored_bytes + self.positions_bytes
+    }
 }
 
 /// Makes rows. Keeps its compressor and buffers, so one belongs to each thread that makes many.
@@ -158,7 +171,7 @@ impl Encoder {
 /// Reads and checks the header and the checksum of a row.
 pub(super) fn check(row: &[u8]) -> Result<Header, ChunkError> {
     let header = header(row)?;
-    let expected = HEADER_BYTES + header.stored_bytes + header.positions_bytes;
+    let expected = header.row_bytes();
     if row.len() != expected {
         return Err(ChunkError::Length { expected, found: row.len() });
     }
@@ -205,8 +218,14 @@ pub(super) fn header(row: &[u8]) -> Result<Header, ChunkError> {
         stored_bytes: size(48),
         positions_bytes: size(52),
     };
-    if header.frames_bytes > FRAMES_BYTES_MAX || header.codec > CODEC_ZSTD {
+    if header.frames_bytes > FRAMES_BYTES_MAX
+        || header.stored_bytes > header.frames_bytes
+        || header.codec > CODEC_ZSTD
+    {
         return Err(ChunkError::Field("frames"));
+    }
+    if header.positions_bytes > POSITIONS_ROW_BYTES_MAX {
+        return Err(ChunkError::Field("positions"));
     }
     Ok(header)
 }

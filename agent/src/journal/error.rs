@@ -98,9 +98,9 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
-    /// The WAL is damaged in front of commits that were acknowledged. Nothing was touched.
+    /// The WAL is damaged in front of commits that were acknowledged.
     #[error(
-        "{path} is damaged: frame {frame} is broken and {commits_behind} commits stand behind it; nothing was touched"
+        "{path} is damaged: frame {frame} is broken and {commits_behind} commits stand behind it"
     )]
     WalDamaged {
         /// The WAL file.
@@ -109,6 +109,28 @@ pub enum JournalError {
         frame: u64,
         /// Commits behind it.
         commits_behind: u64,
+    },
+    /// There is a WAL with commits, and no database that it belongs to.
+    #[error("{path} is missing, and commits that belong to it are in its WAL")]
+    DatabaseLost {
+        /// The database file.
+        path: PathBuf,
+    },
+    /// The tables contradict each other.
+    #[error("{path} is damaged: {what} cannot be")]
+    Implausible {
+        /// The database file.
+        path: PathBuf,
+        /// What cannot be as it is.
+        what: String,
+    },
+    /// An earlier run met damage and ended before it could salvage.
+    #[error("{path} is damaged, as was seen while running: {what}")]
+    DamageMet {
+        /// The database file.
+        path: PathBuf,
+        /// What was seen.
+        what: String,
     },
     /// SQLite calls the database malformed.
     #[error("{path} is damaged")]

@@ -21,17 +21,20 @@ pub(super) struct Marks {
     pub(super) streams: BTreeMap<String, u64>,
     /// Cursors of each lane, by name: sealed seq and next batch.
     pub(super) lanes: BTreeMap<String, (u64, u64)>,
+    /// The last seq of each lane in front of its oldest unacked batch.
+    pub(super) acked: BTreeMap<String, u64>,
 }
 
 impl Marks {
     pub(super) fn of(state: &State) -> Self {
         let streams = state.streams.values();
-        let lanes = state.lanes.values().filter(|lane| !lane.dropped);
+        let lanes = || state.lanes.values().filter(|lane| !lane.dropped);
         Self {
             streams: streams.map(|s| (s.source.to_string(), s.next_seq.0 - 1)).collect(),
-            lanes: lanes
+            lanes: lanes()
                 .map(|lane| (lane.name.to_string(), (lane.sealed_seq.0, lane.next_batch.0)))
                 .collect(),
+            acked: lanes().map(|lane| (lane.name.to_string(), lane.acked().0)).collect(),
         }
     }
 

@@ -176,6 +176,10 @@ pub struct LaneJournal {
 pub struct PendingSeal(oneshot::Receiver<Result<(), JournalError>>);
 
 impl PendingSeal {
+    pub(super) fn of(answer: oneshot::Receiver<Result<(), JournalError>>) -> Self {
+        Self(answer)
+    }
+
     /// Waits until the batch is sealed durably.
     ///
     /// # Errors
@@ -556,7 +560,7 @@ impl Writer {
     }
 
     /// Writes cursors and totals, and works out which chunks may go.
-    fn write_lane(
+    pub(super) fn write_lane(
         &mut self,
         transaction: &Connection,
         number: LaneNumber,

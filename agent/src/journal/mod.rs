@@ -40,8 +40,10 @@
 //! | clean | no frames in the WAL | |
 //! | unclean | a good WAL, perhaps with a torn tail | the tail is cut, SQLite recovers the rest; at most one commit that nobody was told about is gone |
 //! | gone back | the high-water file knows more | a warning; identities stay unique through the epoch |
-//! | WAL damaged | commits behind a broken frame | refused, untouched |
-//! | database damaged | SQLite cannot read it | refused |
+//! | WAL damaged | commits behind a broken frame | salvaged: `salvage/` |
+//! | database damaged | SQLite cannot read it, or what it reads contradicts itself | salvaged |
+//! | database lost | a WAL with commits and no database | salvaged |
+//! | wiped | no database, but chunks of ours inside; or nothing but zeros or ones | salvaged |
 //! | newer schema | a larger `user_version` | refused, untouched |
 //! | foreign file | another application's database, or none | refused, untouched |
 //! | locked | another agent holds the directory | refused, names its process |
@@ -56,16 +58,20 @@ mod checkpoint;
 mod chunk;
 pub mod config;
 mod error;
+mod gaps;
 mod high_water;
 mod lanes;
 mod losses;
 mod open;
+mod page_scan;
 mod quota;
 mod reader;
 mod reopen;
+mod salvage;
 mod schema;
 mod shrink;
 mod snapshot;
+mod soundness;
 mod state;
 mod wal;
 mod writer;
@@ -88,6 +94,7 @@ pub use lanes::{
 pub use open::StartCase;
 pub use quota::{FullState, Pace, QuotaSnapshot};
 pub use reader::cut;
+pub use salvage::{LaneRange, LostRange, SalvageReport};
 pub use snapshot::{LaneSnapshot, Snapshot, StreamSnapshot};
 pub use state::LaneTotals;
 pub use writer::Head;
@@ -96,6 +103,7 @@ use crate::clock::{Monotonic, SharedClock};
 use crate::record::id::{AgentId, Epoch, SourceId};
 use chunk::Encoder;
 use config::JournalConfig;
+use gaps::Damage;
 use high_water::{HighWater, Marks};
 use reader::{HotTail, Readers};
 use state::State;
@@ -131,6 +139,8 @@ pub struct Opening {
     pub epoch: Epoch,
     /// Whose journal it is.
     pub agent: AgentId,
+    /// What the salvage did, in the case of one.
+    pub salvaged: Option<SalvageReport>,
 }
 
 /// An open journal. Dropping it without [`Self::close`] is an unclean stop.
@@ -153,11 +163,27 @@ impl Journal {
     pub fn open(options: &JournalOptions) -> Result<(Self, Opening), JournalError> {
         let JournalOptions { directory, config, agent, host, clock } = options;
         let lock = open::lock_directory(directory)?;
-        let opened = open::open_database(directory, config, agent.as_ref(), host)?;
         let path = directory.join(open::DATABASE_NAME);
-        let state = State::load(&opened.connection, &path)?;
+        let mut salvaged = salvage::finish_interrupted(directory)?;
+        let open_and_load = || {
+            if let Some(what) = gaps::marked(directory) {
+                return Err(JournalError::DamageMet { path: path.clone(), what });
+            }
+            let opened = open::open_database(directory, config, agent.as_ref(), host, &**clock)?;
+            let state = State::load(&opened.connection, &path)?;
+            Ok((opened, state))
+        };
+        let (opened, state) = match open_and_load() {
+            Err(error) if salvage::can_help(directory, &error)? => {
+                salvaged = Some(salvage::salvage(directory, &error, &**clock)?);
+                open_and_load()?
+            }
+            other => other?,
+        };
         let high_water = HighWater::in_directory(directory);
-        let case = if Marks::of(&state).are_behind(&high_water.read()) {
+        let case = if salvaged.is_some() {
+            StartCase::Salvaged
+        } else if Marks::of(&state).are_behind(&high_water.read()) {
             StartCase::GoneBack
         } else {
             opened.case
@@ -170,6 +196,7 @@ impl Journal {
             pace: watch::channel(Pace::default()).0,
             floors: Mutex::default(),
             closing: std::sync::atomic::AtomicBool::new(false),
+            damage: Damage::in_directory(directory),
         });
         let boot = open::boot_id();
         let readers = Arc::new(Readers::new(path.clone(), Arc::clone(&published)));
@@ -215,7 +242,7 @@ impl Journal {
             boot,
             path,
         };
-        let opening = Opening { case, epoch: opened.epoch, agent: opened.agent };
+        let opening = Opening { case, epoch: opened.epoch, agent: opened.agent, salvaged };
         Ok((journal, opening))
     }
 
@@ -229,6 +256,12 @@ impl Journal {
     #[must_use]
     pub fn snapshots(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.published.snapshot.subscribe()
+    }
+
+    /// What damage was met since this run began; then a start anew is due, which salvages what is good.
+    #[must_use]
+    pub fn damage(&self) -> watch::Receiver<Option<String>> {
+        self.published.damage.subscribe()
     }
 
     /// A new appender for a source, whose stream is made when it is new.

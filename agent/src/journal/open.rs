@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
 use super::ballast::Ballast;
@@ -17,6 +18,7 @@ use super::quota::Quota;
 use super::schema;
 use super::shrink;
 use super::wal::{self, WalCheck};
+use crate::clock::Clock;
 use crate::record::id::{AgentId, Epoch};
 
 /// The database file in the data directory.
@@ -39,6 +41,8 @@ pub enum StartCase {
     Unclean,
     /// The high-water file knows more records than the journal: the files were taken back in time.
     GoneBack,
+    /// The journal was damaged; what was good of it is in a new one, and the damaged files are kept aside.
+    Salvaged,
 }
 
 impl StartCase {
@@ -50,6 +54,7 @@ impl StartCase {
             Self::Clean => "clean",
             Self::Unclean => "unclean",
             Self::GoneBack => "gone_back",
+            Self::Salvaged => "salvaged",
         }
     }
 }
@@ -125,6 +130,7 @@ pub(super) fn open_database(
     config: &JournalConfig,
     agent: Option<&AgentId>,
     host: &AgentId,
+    clock: &dyn Clock,
 ) -> Result<OpenedJournal, JournalError> {
     // A volume that does not tell its size is taken for a large one.
     let volume = budget::volume(directory).map_or(u64::MAX / 2, |volume| volume.size);
@@ -134,7 +140,7 @@ pub(super) fn open_database(
     if free < budget.wal_extent && ballast.give_up() {
         tracing::warn!(free_bytes = free, "Volume of the journal is full");
     }
-    let opened = open_with(directory, config, budget, agent, host)?;
+    let opened = open_with(directory, config, budget, agent, host, clock)?;
     let Opened { mut connection, case, epoch, agent } = opened;
     let path = directory.join(DATABASE_NAME);
     let checkpointer = Checkpointer::new(&path, BUSY_TIMEOUT);
@@ -185,15 +191,17 @@ fn shrink_at_start(
 /// 1. a file that is no SQLite database is foreign; one of another application too;
 /// 2. the WAL's checksum chain is read: damage in front of acknowledged commits is an error;
 /// 3. a newer schema is refused before anything is written;
-/// 4. what a torn commit left is cut off; SQLite opens the file, recovers the WAL, and gets its pragmas;
+/// 4. the tables are looked through (`soundness.rs`), through a connection that cannot write;
+/// 5. what a torn commit left is cut off; SQLite opens the file, recovers the WAL, and gets its pragmas;
 ///    an older schema is migrated;
-/// 5. the start is counted and the epoch drawn, in one durable transaction.
+/// 6. the start is counted and the epoch drawn, in one durable transaction.
 fn open_with(
     directory: &Path,
     config: &JournalConfig,
     budget: Budget,
     agent: Option<&AgentId>,
     host: &AgentId,
+    clock: &dyn Clock,
 ) -> Result<Opened, JournalError> {
     let path = directory.join(DATABASE_NAME);
     let wal_path = wal_path(&path);
@@ -204,7 +212,8 @@ fn open_with(
         source,
     })?;
     let case = match read_wal {
-        _ if is_new => StartCase::New,
+        WalCheck::Empty if is_new => StartCase::New,
+        _ if is_new => return Err(JournalError::DatabaseLost { path }),
         WalCheck::Damaged { frame, commits_behind } => {
             return Err(JournalError::WalDamaged { path: wal_path, frame, commits_behind });
         }
@@ -212,6 +221,9 @@ fn open_with(
         WalCheck::Good { .. } => StartCase::Unclean,
     };
     refuse_foreign(&path, is_new)?;
+    if !is_new {
+        super::soundness::check(&path, clock)?;
+    }
     cut_torn_tail(&wal_path, read_wal)?;
     let mut connection = connect(&path, config.durability)?;
     let found = connection
@@ -289,6 +301,41 @@ pub(super) fn connect_reader(path: &Path) -> Result<Connection, JournalError> {
     Ok(connection)
 }
 
+/// A connection that reads a database that may be damaged or belong to another process, and takes nothing with it when it is
+/// closed: the last connection would otherwise write the WAL into the database and delete it.
+pub(super) fn connect_bystander(path: &Path) -> Result<Connection, JournalError> {
+    let connection = connect_reader(path)?;
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        .map_err(|source| JournalError::sqlite(path, "opening", source))?;
+    Ok(connection)
+}
+
+/// A connection that fills a new database that nobody else knows of: it is synced as a whole at the end, and forgotten when
+/// that is not reached.
+pub(super) fn connect_builder(path: &Path) -> Result<Connection, JournalError> {
+    let failed = |source| JournalError::sqlite(path, "opening", source);
+    #[expect(clippy::disallowed_methods, reason = "this is the place that sets the pragmas")]
+    let connection = Connection::open(path).map_err(failed)?;
+    let page_bytes = PAGE_BYTES.to_string();
+    let pragmas = [
+        ("page_size", page_bytes.as_str()),
+        ("auto_vacuum", "NONE"),
+        ("journal_mode", "OFF"),
+        ("synchronous", "OFF"),
+        ("mmap_size", "0"),
+        ("cache_size", "-2048"),
+        ("temp_store", "MEMORY"),
+        ("foreign_keys", "OFF"),
+        ("trusted_schema", "OFF"),
+    ];
+    for (name, value) in pragmas {
+        connection.pragma_update(None, name, value).map_err(failed)?;
+    }
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
 /// The name that SQLite gives the WAL of this database.
 pub(super) fn wal_path(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
@@ -340,7 +387,7 @@ fn refuse_foreign(path: &Path, is_new: bool) -> Result<(), JournalError> {
     if application != schema::APPLICATION_ID && !(application == 0 && tables == 0) {
         return Err(JournalError::Foreign { path: path.to_owned() });
     }
-    if version > schema::version() {
+    if version > schema::version() && super::soundness::is_plausible(version, tables) {
         let (path, known) = (path.to_owned(), schema::version());
         return Err(JournalError::NewerSchema { path, found: version, known });
     }

@@ -128,6 +128,11 @@ impl Readers {
     ) -> Result<T, JournalError> {
         let mut reader = self.take()?;
         let result = read(&mut reader);
+        if let Err(error) = &result
+            && !matches!(error, JournalError::Missing { .. })
+        {
+            self.published.damage.note(error);
+        }
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         pool.idle.push(reader);
         self.returned.notify_one();
@@ -212,7 +217,17 @@ impl Readers {
                 what: format!("the chunk with {}", gap(source, seq)),
                 source: error,
             };
-            let (header, block) = reader.decoder.frames(data).map_err(damaged)?;
+            // Behind a gap the caller asks anew.
+            let is_next = |last: &FrameBlock| last.first_seq.plus(last.count.into()) == seq;
+            if !blocks.last().is_none_or(is_next) {
+                break;
+            }
+            let (header, block) = match reader.decoder.frames(data) {
+                Ok(decoded) => decoded,
+                // What stands in front of a damaged chunk is good.
+                Err(_) if !blocks.is_empty() => break,
+                Err(error) => return Err(damaged(error)),
+            };
             if header.label.kind != (Kind::Chunk { stream: stream.0 }) || block.first_seq != seq {
                 return Err(damaged(super::error::ChunkError::Field("key")));
             }
@@ -296,7 +311,9 @@ impl BlockReader for RangeReader {
             return Ok(None);
         }
         if self.blocks.is_empty() {
-            self.blocks = self.lane.read(self.next)?.into();
+            let read = self.lane.read(self.next);
+            // What is sealed must be there.
+            self.blocks = read.inspect_err(|error| self.lane.readers.note(error))?.into();
         }
         let Some(block) = self.blocks.pop_front() else { return Ok(None) };
         let block = cut(block, self.next, self.last);
@@ -327,7 +344,9 @@ impl BlockReader for PartsReader {
         if self.next == self.parts {
             return Ok(None);
         }
-        let block = self.lane.readers.part(self.lane.number, self.batch, self.next)?;
+        let readers = &self.lane.readers;
+        let block = readers.part(self.lane.number, self.batch, self.next);
+        let block = block.inspect_err(|error| readers.note(error))?;
         self.next += 1;
         Ok(Some(block))
     }
@@ -340,5 +359,23 @@ impl Readers {
             super::state::value(&reader.connection, query, [key])
                 .map_err(|error| JournalError::sqlite(&self.path, "reading a digest", error))
         })
+    }
+
+    /// A query of one row with one column that may be null.
+    pub(super) fn query_value(
+        &self,
+        query: &str,
+        keys: [i64; 2],
+    ) -> Result<Option<i64>, JournalError> {
+        self.with(|reader| {
+            reader
+                .connection
+                .query_row(query, keys, |row| row.get(0))
+                .map_err(|error| JournalError::sqlite(&self.path, "reading", error))
+        })
+    }
+
+    fn note(&self, error: &JournalError) {
+        self.published.damage.note(error);
     }
 }

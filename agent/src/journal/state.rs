@@ -105,6 +105,11 @@ pub(super) struct LaneRow {
 }
 
 impl LaneRow {
+    /// The last seq in front of the oldest batch that waits for its ack.
+    pub(super) fn acked(&self) -> Seq {
+        self.unacked.front().map_or(self.sealed_seq, |batch| batch.first_seq.before())
+    }
+
     /// Chunks up to this seq are not needed by the lane: what it sealed is stored, unless the range itself is the content.
     pub(super) fn released(&self) -> Seq {
         let held = self.unacked.iter().find(|batch| batch.parts == 0);
@@ -229,7 +234,8 @@ fn stream(
     }
     Ok(StreamState {
         source,
-        next_seq: next_seq.unwrap_or(checked.next()),
+        // The newest chunk may be lost, and what it was told to be is then known from the checkpoint.
+        next_seq: next_seq.map_or(checked.next(), |next| next.max(checked.next())),
         positions,
         chunks_unchecked: chunks_unchecked.min(POSITIONS_CHECKPOINT_CHUNKS),
         released: Seq(0),

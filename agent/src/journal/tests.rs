@@ -468,7 +468,7 @@ fn wait_for_lock(directory: &Path) {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_in_the_wal_in_front_of_commits_is_noticed_and_nothing_is_touched() {
+async fn a_flipped_bit_in_the_wal_in_front_of_commits_is_noticed_and_what_is_behind_is_saved() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());
     let appender = journal.appender(&source()).await.unwrap();
@@ -480,9 +480,14 @@ async fn a_flipped_bit_in_the_wal_in_front_of_commits_is_noticed_and_nothing_is_
     wal[5000] ^= 1;
     std::fs::write(copy.path().join("journal.db-wal"), &wal).unwrap();
     std::fs::copy(dir.path().join("journal.db"), copy.path().join("journal.db")).unwrap();
-    let refused = Journal::open(&options(copy.path())).unwrap_err();
-    assert!(matches!(refused, JournalError::WalDamaged { .. }), "{refused}");
-    assert_eq!(std::fs::read(copy.path().join("journal.db-wal")).unwrap(), wal);
+    let (journal, opening) = Journal::open(&options(copy.path())).unwrap();
+    assert_eq!(opening.case, StartCase::Salvaged);
+    let report = opening.salvaged.unwrap();
+    assert!(report.cause.contains("frame 2 is broken"), "{report:?}");
+    assert_eq!((report.records, report.lost_records), (10, 0), "{report:?}");
+    assert_eq!(std::fs::read(report.kept.join("journal.db-wal")).unwrap(), wal);
+    let (lane, _) = journal.lane(lane_spec()).await.unwrap();
+    assert_eq!(lane.head().borrow().seq, Seq(10));
 }
 
 #[tokio::test]

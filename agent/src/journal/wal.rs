@@ -145,6 +145,50 @@ pub(super) fn empty(path: &Path) -> io::Result<()> {
     sync(&file, path)
 }
 
+/// Where a page stands in a WAL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FramePlace {
+    pub(super) page: u32,
+    /// Where its content begins in the file.
+    pub(super) offset: u64,
+    /// The frame that ends its commit, as an index into the same list.
+    pub(super) commit_end: usize,
+}
+
+/// All frames of a WAL whatever their checksums say, oldest first: those of earlier generations, which stand behind the
+/// newest one in the file, then that one. For whoever believes only content that proves itself.
+pub(super) fn frames(file: &File) -> io::Result<Vec<FramePlace>> {
+    let mut header = [0; HEADER_BYTES];
+    if file.read_at(&mut header, 0)? < HEADER_BYTES {
+        return Ok(Vec::new());
+    }
+    let step = FRAME_HEADER_BYTES + super::open::PAGE_BYTES;
+    let count = file.metadata()?.len().saturating_sub(HEADER_BYTES as u64) / step as u64;
+    let (mut current, mut earlier) = (Vec::new(), Vec::new());
+    for number in 0..count {
+        let at = HEADER_BYTES as u64 + number * step as u64;
+        let mut frame = [0; FRAME_HEADER_BYTES];
+        // A place that the disk cannot read is no frame.
+        if file.read_exact_at(&mut frame, at).is_err() || be32(&frame, 0) == 0 {
+            continue;
+        }
+        let generation = if frame[8..16] == header[16..24] { &mut current } else { &mut earlier };
+        let offset = at + FRAME_HEADER_BYTES as u64;
+        generation.push((be32(&frame, 0), offset, be32(&frame, 4) != 0));
+    }
+    earlier.append(&mut current);
+    let mut end = earlier.len().saturating_sub(1);
+    let mut places = Vec::with_capacity(earlier.len());
+    for (index, (page, offset, ends_commit)) in earlier.into_iter().enumerate().rev() {
+        if ends_commit {
+            end = index;
+        }
+        places.push(FramePlace { page, offset, commit_end: end });
+    }
+    places.reverse();
+    Ok(places)
+}
+
 /// Makes the WAL at least `bytes` long, with zeros, so that a commit writes into blocks that exist and its sync has no
 /// metadata to write. SQLite takes zeros for the end of the log: their salts are wrong.
 pub(super) fn extend(path: &Path, bytes: u64) -> io::Result<()> {

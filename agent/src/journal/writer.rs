@@ -22,6 +22,7 @@ use super::appender::{Append, SharedError};
 use super::apply::Group;
 use super::chunk::Encoder;
 use super::error::JournalError;
+use super::gaps::{Damage, LoseOperation};
 use super::high_water::HighWater;
 use super::lanes::{AckOperation, LaneSpec, OpenedLane, PartOperation, SealOperation};
 use super::open::DirectoryLock;
@@ -75,6 +76,7 @@ pub(super) enum Operation {
     DiscardParts { lane: LaneNumber, session: u64 },
     Seal(Box<SealOperation>),
     Ack(AckOperation),
+    Lose(LoseOperation),
     PutCompiled { key: String, sha256: [u8; 32], reply: Reply<()> },
     Stop { reply: Reply<()> },
 }
@@ -104,6 +106,7 @@ pub(super) struct Published {
     pub(super) pace: watch::Sender<Pace>,
     pub(super) floors: std::sync::Mutex<HashMap<LaneNumber, Seq>>,
     pub(super) closing: std::sync::atomic::AtomicBool,
+    pub(super) damage: Damage,
 }
 
 impl fmt::Debug for Published {
@@ -377,6 +380,7 @@ impl Writer {
 
     /// Nothing of the group is believed: the state is what the database says, and the sessions of the group end.
     fn group_failed(&mut self, group: Group, rest: VecDeque<Operation>, error: JournalError) {
+        self.published.damage.note(&error);
         let error: SharedError = Arc::new(error);
         tracing::error!(
             error = %crate::error_chain::Chain(&*error),
@@ -438,6 +442,7 @@ pub(super) fn session_of(operation: &Operation) -> Option<Session> {
         Operation::DiscardParts { lane, .. } => Some(Session::Lane(*lane)),
         Operation::Seal(seal) => Some(Session::Lane(seal.lane)),
         Operation::Ack(ack) => Some(Session::Lane(ack.lane)),
+        Operation::Lose(lose) => Some(Session::Lane(lose.lane)),
         _ => None,
     }
 }

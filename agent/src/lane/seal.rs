@@ -13,7 +13,9 @@ use super::output::{Made, Output};
 use super::stage::SetAside;
 use super::transform::Transforms;
 use crate::clock::{Clock, Monotonic, SharedClock, SteadyTime, Timestamp};
-use crate::journal::{LaneJournal, PendingSeal, Seal, StageLetter, StateChange, StoredBatch, cut};
+use crate::journal::{
+    JournalError, LaneJournal, PendingSeal, Seal, StageLetter, StateChange, StoredBatch, cut,
+};
 use crate::limits::{PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR};
 use crate::plugin::StateDelta;
 use crate::record::batch::{BatchFacts, FrameBlock, LanePlace};
@@ -84,8 +86,30 @@ impl LettersSaid {
 }
 
 impl Sealer {
-    /// Runs a range and hands the seal over. The range may end earlier than asked, at `bytes_max`.
+    /// Runs a range and hands the seal over. The range may end earlier than asked, at `bytes_max` or in front of a gap. Where
+    /// it begins with a gap, that counts as a batch without records.
     pub(super) fn run(&mut self, range: Range) -> Result<(SealedRun, PendingSeal), LaneError> {
+        match self.run_records(range) {
+            Err(LaneError::Journal(JournalError::Missing { .. })) => {
+                let (last, pending) = self.journal.step_over(range.first, &self.runtime)?;
+                let batch = StoredBatch {
+                    number: self.next_batch,
+                    epoch: self.epoch,
+                    first_seq: range.first,
+                    last_seq: last,
+                    sealed_at: self.clock.now(),
+                    records: 0,
+                    parts: 0,
+                    sha256: [0; 32],
+                    fixed: String::new(),
+                };
+                Ok((SealedRun { batch, stored_bytes: 0 }, pending))
+            }
+            ran => ran,
+        }
+    }
+
+    fn run_records(&mut self, range: Range) -> Result<(SealedRun, PendingSeal), LaneError> {
         let (now, stepped_back) = self.time.next(&*self.clock);
         if let Some(by) = stepped_back {
             tracing::warn!(by_s = by.as_secs(), "The clock stepped back, which is taken over");
@@ -273,7 +297,10 @@ impl Iterator for Blocks {
             }
             Err(error) => {
                 self.last = self.next.before();
-                Some(Err(error))
+                // What is in front of a gap is a range of its own.
+                let ends_here = matches!(error, LaneError::Journal(JournalError::Missing { .. }))
+                    && self.reached.get().is_some();
+                if ends_here { None } else { Some(Err(error)) }
             }
         }
     }

@@ -93,6 +93,7 @@ impl Handle {
             agent: face.opening.agent.clone(),
             epoch: face.opening.epoch,
             start_case: face.opening.case,
+            salvaged: face.opening.salvaged.clone(),
             started_at: face.started_at,
             uptime: face.clock.monotonic().since(face.started),
             owner: face.owner.clone(),

@@ -52,6 +52,8 @@ pub struct RunEnd {
     pub status: Status,
     /// What is left undone, one line each; empty when all is well.
     pub undone: Vec<String>,
+    /// The damage of the journal for which it ended; a start anew salvages what is good.
+    pub damage: Option<String>,
 }
 
 impl Supervisor {
@@ -136,16 +138,22 @@ impl Supervisor {
         Handle(Arc::clone(&self.face))
     }
 
-    /// Runs until all sources have ended and all lanes are drained, `timeout` after the last source has ended, or until
-    /// asked to stop; then stops everything and closes the journal. A source that fails for as long as `timeout` has ended.
-    /// Without a lane there is nothing to do: a run whose last lane ends, ends.
+    /// Runs until all sources have ended and all lanes are drained, `timeout` after the last source has ended, until the
+    /// journal turns out to be damaged, or until asked to stop; then stops everything and closes the journal. A source that
+    /// fails for as long as `timeout` has ended. Without a lane there is nothing to do: a run whose last lane ends, ends.
     pub async fn run(mut self, timeout: Option<Duration>, shutdown: &Shutdown) -> RunEnd {
         self.patience.send_replace(timeout);
         let mut undone = Vec::new();
         let journal = Arc::clone(&self.journal);
+        let mut met = journal.damage();
+        let mut damage = None;
         let ended = tokio::select! {
             () = shutdown.requested() => {
                 tracing::info!("Stopping");
+                false
+            }
+            Ok(found) = met.wait_for(Option::is_some) => {
+                damage.clone_from(&found);
                 false
             }
             () = journal.writer_ended() => {
@@ -162,7 +170,10 @@ impl Supervisor {
         if self.once || ended {
             self.name_undelivered(&mut undone);
         }
-        self.stop(undone).await
+        if let Some(damage) = &damage {
+            tracing::error!(damage, "Journal is damaged, everything stops for its salvage");
+        }
+        RunEnd { damage, ..self.stop(undone).await }
     }
 
     /// Waits until every source and lane has ended. A panic of one ends the wait: the process stops and says so, rather
@@ -245,7 +256,7 @@ impl Supervisor {
             tracing::error!(error, "Journal was not closed cleanly");
             undone.push(format!("journal: {error}"));
         }
-        RunEnd { status: handle.status(), undone }
+        RunEnd { status: handle.status(), undone, damage: None }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::journal::{Snapshot, StartCase};
+use crate::journal::{SalvageReport, Snapshot, StartCase};
 use crate::lane::status::LaneState;
 use crate::record::id::{AgentId, Epoch, PipelineId, SinkId, SourceId, TransformId};
 
@@ -16,6 +16,8 @@ pub struct Status {
     pub epoch: Epoch,
     /// What opening the journal found.
     pub start_case: StartCase,
+    /// What was salvaged then, if the journal was damaged.
+    pub salvaged: Option<SalvageReport>,
     /// When this run began.
     pub started_at: Timestamp,
     /// For how long it has run.

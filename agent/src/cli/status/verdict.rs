@@ -168,6 +168,17 @@ fn other_reasons(status: &StatusView) -> Vec<Verdict> {
 fn notes(status: &StatusView) -> Vec<Verdict> {
     let mut notes = Vec::new();
     let mut note = |word, sentence| notes.push(Verdict { grade: Grade::Note, word, sentence });
+    if let Some(salvaged) = &status.journal.salvaged {
+        note(
+            "SALVAGED",
+            format!(
+                "the journal was damaged when the agent started: {} saved, {} lost; the damaged files are in {}",
+                counted(salvaged.records, "record"),
+                counted(salvaged.lost_records, "record"),
+                salvaged.kept
+            ),
+        );
+    }
     for lane in &status.lanes {
         let name = short_name(lane);
         if lane.lost > 0 {

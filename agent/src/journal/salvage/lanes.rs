@@ -1,0 +1,365 @@
+//! Lanes of a salvaged journal: cursors, and sealed batches that prove their content by its hash.
+
+use std::collections::BTreeSet;
+
+use super::super::chunk::{Decoder, Kind};
+use super::super::error::JournalError;
+use super::super::high_water::Marks;
+use super::super::state::part_key;
+use super::collect::Building;
+use super::mend::{Stream, for_each_chunk};
+use super::{LaneRange, LostRange, SalvageReport};
+use crate::clock::Timestamp;
+use crate::limits::BATCH_PARTS_MAX;
+use crate::record::batch::{ContentHash, FrameBlock};
+use crate::record::id::{BatchNumber, Epoch, LaneNumber, PipelineId, SinkId};
+
+/// A lane's row, as far as it matters here.
+struct Lane {
+    number: u16,
+    name: String,
+    start: u64,
+    sealed: u64,
+    next_batch: u64,
+    /// Records with an outcome.
+    done: u64,
+}
+
+/// A batch's row.
+struct Batch {
+    number: u64,
+    epoch: String,
+    first: u64,
+    last: u64,
+    inputs: u64,
+    records: u64,
+    parts: u64,
+    sha256: Vec<u8>,
+}
+
+pub(super) fn mend_lanes(
+    building: &Building,
+    marks: &Marks,
+    streams: &mut [Stream],
+    report: &mut SalvageReport,
+    now: Timestamp,
+) -> Result<(), JournalError> {
+    drop_impossible(building)?;
+    add_from_marks(building, marks, streams)?;
+    for stream in streams.iter_mut() {
+        for mut lane in lanes_of(building, stream.number)? {
+            // A cursor far beyond everything else that is known is no cursor but flipped bits.
+            if lane.sealed > stream.head
+                && building.is_complete("lanes")
+                && lane.sealed - stream.head < 1 << 32
+            {
+                stream.head = lane.sealed;
+            }
+            lane.sealed = lane.sealed.min(stream.head);
+            lane.start = lane.start.min(lane.sealed);
+            mend_lane(building, marks, stream, &mut lane, report, now)?;
+            building.execute(
+                "UPDATE lanes SET sealed_seq = ?2, start_seq = ?3, next_batch = ?4 WHERE number = ?1",
+                (
+                    lane.number,
+                    lane.sealed.cast_signed(),
+                    lane.start.cast_signed(),
+                    lane.next_batch.cast_signed(),
+                ),
+            )?;
+        }
+    }
+    // Parts of no batch: of a run without a seal, or acked long ago.
+    building.execute(
+        "DELETE FROM batch_parts WHERE NOT EXISTS (SELECT 1 FROM batches
+            WHERE lane = batch_parts.key >> 50
+              AND number = (batch_parts.key >> 14) & ((1 << 36) - 1))",
+        [],
+    )?;
+    Ok(())
+}
+
+/// Rows that no agent has written, whatever they look like.
+fn drop_impossible(building: &Building) -> Result<(), JournalError> {
+    let failed = |error| building.failed(error);
+    let mut impossible = Vec::new();
+    let mut query =
+        building.db.prepare("SELECT number, name, pipeline, sink FROM lanes").map_err(failed)?;
+    let mut rows = query.query([]).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        let number: i64 = row.get(0).map_err(failed)?;
+        let text = |index| row.get::<_, String>(index).unwrap_or_default();
+        let is_possible = text(1).split('/').count() == 4
+            && text(2).parse::<PipelineId>().is_ok()
+            && text(3).parse::<SinkId>().is_ok()
+            && number <= i64::from(crate::limits::LANES_MAX);
+        if !is_possible {
+            impossible.push(number);
+        }
+    }
+    for number in impossible {
+        building.execute("DELETE FROM lanes WHERE number = ?1", [number])?;
+    }
+    building.execute(
+        "DELETE FROM batches WHERE lane NOT IN (SELECT number FROM lanes) OR first_seq < 1
+            OR last_seq < first_seq OR parts < 0 OR parts > ?1 OR records < 1 OR inputs < 0
+            OR inputs > last_seq + 1 - first_seq OR number >= 1 << 36 OR sealed_at IS NULL",
+        [BATCH_PARTS_MAX.cast_signed()],
+    )?;
+    building
+        .execute("DELETE FROM plugin_state WHERE lane NOT IN (SELECT number FROM lanes)", [])?;
+    Ok(())
+}
+
+/// Lanes that only the high-water file knows go on behind the last batch that was acked.
+fn add_from_marks(
+    building: &Building,
+    marks: &Marks,
+    streams: &[Stream],
+) -> Result<(), JournalError> {
+    for (name, (sealed, next_batch)) in &marks.lanes {
+        let parts: Vec<_> = name.split('/').collect();
+        let [_, source, pipeline, sink] = parts[..] else { continue };
+        let sink = sink.split('~').next().unwrap_or(sink);
+        let Some(stream) = streams.iter().find(|stream| stream.source == source) else { continue };
+        let acked = marks.acked.get(name).copied().unwrap_or(*sealed).min(*sealed);
+        building.execute(
+            "INSERT INTO lanes (number, name, stream, pipeline, sink, start_seq, sealed_seq, next_batch)
+             SELECT (SELECT coalesce(max(number), 0) + 1 FROM lanes), ?1, ?2, ?3, ?4, ?5, ?5, ?6
+             WHERE NOT EXISTS (SELECT 1 FROM lanes WHERE name = ?1)",
+            (name, stream.number, pipeline, sink, acked.cast_signed(), next_batch.cast_signed()),
+        )?;
+    }
+    Ok(())
+}
+
+fn lanes_of(building: &Building, stream: u16) -> Result<Vec<Lane>, JournalError> {
+    let failed = |error| building.failed(error);
+    let mut query = building
+        .db
+        .prepare(
+            "SELECT number, name, start_seq, sealed_seq, next_batch,
+                    delivered + dropped + dead_lettered + lost + not_taken
+             FROM lanes WHERE stream = ?1 AND dropped_at IS NULL ORDER BY number",
+        )
+        .map_err(failed)?;
+    let lanes = query
+        .query_map([stream], |row| {
+            let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
+            Ok(Lane {
+                number: row.get(0)?,
+                name: row.get(1)?,
+                start: count(2)?,
+                sealed: count(3)?,
+                next_batch: count(4)?,
+                done: count(5)?,
+            })
+        })
+        .and_then(Iterator::collect)
+        .map_err(failed);
+    lanes
+}
+
+fn batches_of(building: &Building, lane: &Lane) -> Result<Vec<Batch>, JournalError> {
+    let failed = |error| building.failed(error);
+    let mut query = building
+        .db
+        .prepare_cached(
+            "SELECT number, epoch, first_seq, last_seq, inputs, records, parts, sha256
+             FROM batches WHERE lane = ?1 ORDER BY number",
+        )
+        .map_err(failed)?;
+    let batches = query
+        .query_map([lane.number], |row| {
+            let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
+            Ok(Batch {
+                number: count(0)?,
+                epoch: row.get(1)?,
+                first: count(2)?,
+                last: count(3)?,
+                inputs: count(4)?,
+                records: count(5)?,
+                parts: count(6)?,
+                sha256: row.get(7)?,
+            })
+        })
+        .and_then(Iterator::collect)
+        .map_err(failed);
+    batches
+}
+
+fn mend_lane(
+    building: &Building,
+    marks: &Marks,
+    stream: &Stream,
+    lane: &mut Lane,
+    report: &mut SalvageReport,
+    now: Timestamp,
+) -> Result<(), JournalError> {
+    let mut batches = batches_of(building, lane)?;
+    if !building.is_complete("batches") {
+        // Pages may hold batches that were acked long ago.
+        let acked = marks.acked.get(&lane.name).copied().unwrap_or(0);
+        for old in batches.extract_if(.., |batch| batch.last <= acked || batch.last > lane.sealed) {
+            delete_batch(building, lane, &old)?;
+        }
+    }
+    lane.next_batch = batches.iter().map(|batch| batch.number + 1).fold(lane.next_batch, u64::max);
+    let open = lane.sealed - lane.start;
+    let waiting: u64 = batches.iter().map(|batch| batch.inputs).sum();
+    if open.saturating_sub(lane.done) > waiting {
+        // Some batches are not found, and nobody knows which ranges they had.
+        let oldest = stream.ranges.first().map_or(lane.sealed, |range| range.0 - 1);
+        let acked = marks.acked.get(&lane.name).copied().unwrap_or(oldest);
+        let again = acked.clamp(lane.start, lane.sealed);
+        return cut_again(building, lane, &batches, again + 1, report);
+    }
+    let mut decoder = Decoder::new();
+    for (index, batch) in batches.iter().enumerate() {
+        if proves_itself(building, &mut decoder, stream, lane, batch)? {
+            continue;
+        }
+        report.damaged_batches.insert((lane.number, batch.number));
+        let later = &batches[index..];
+        // Records that are all there are sealed anew; a range that lost a chunk, around the gap.
+        let is_range = later.iter().all(|batch| batch.parts == 0);
+        if is_range || stream.holds(batch.first, lane.sealed) {
+            return cut_again(building, lane, later, batch.first, report);
+        }
+        lose(building, stream, lane, batch, report, now)?;
+    }
+    Ok(())
+}
+
+/// Whether the content of a batch is there and has the hash that was sealed.
+fn proves_itself(
+    building: &Building,
+    decoder: &mut Decoder,
+    stream: &Stream,
+    lane: &Lane,
+    batch: &Batch,
+) -> Result<bool, JournalError> {
+    if batch.last > lane.sealed || batch.number >= lane.next_batch {
+        return Ok(false);
+    }
+    let (mut hash, mut records) = (ContentHash::default(), 0);
+    let mut is_sound = true;
+    if batch.parts == 0 {
+        if !stream.holds(batch.first, batch.last) {
+            return Ok(false);
+        }
+        for_each_chunk(building, Some(stream.number), |_, row| {
+            let Ok((_, block)) = decoder.frames(row) else { return };
+            let end = block.first_seq.0 + u64::from(block.count);
+            if block.first_seq.0 <= batch.last && end > batch.first {
+                is_sound &= add(&mut hash, &mut records, &block, (batch.first, batch.last));
+            }
+        })?;
+    }
+    for part in 0..batch.parts {
+        let key = part_key(LaneNumber(lane.number), BatchNumber(batch.number), part);
+        let Some(row) = building.data("batch_parts", key)? else { return Ok(false) };
+        let Ok((header, block)) = decoder.frames(&row) else { return Ok(false) };
+        let kind = Kind::Part {
+            lane: lane.number,
+            batch: batch.number,
+            part: u32::try_from(part).unwrap_or(u32::MAX),
+        };
+        if header.label.kind != kind || batch.epoch.parse::<Epoch>() != Ok(header.label.epoch) {
+            return Ok(false);
+        }
+        is_sound &= add(&mut hash, &mut records, &block, (0, u64::MAX));
+    }
+    Ok(is_sound && records == batch.records && hash.finish().as_slice() == batch.sha256)
+}
+
+/// Takes the records within a range into the hash; says whether all could be decoded.
+fn add(hash: &mut ContentHash, records: &mut u64, block: &FrameBlock, range: (u64, u64)) -> bool {
+    for record in block.records() {
+        let Ok(record) = record else { return false };
+        if record.seq.0 >= range.0 && record.seq.0 <= range.1 {
+            hash.update(&record);
+            *records += 1;
+        }
+    }
+    true
+}
+
+/// Takes a lane back to before `first`: its batches from there on are sealed anew.
+fn cut_again(
+    building: &Building,
+    lane: &mut Lane,
+    batches: &[Batch],
+    first: u64,
+    report: &mut SalvageReport,
+) -> Result<(), JournalError> {
+    let again: Vec<_> = batches.iter().filter(|batch| batch.last >= first).collect();
+    // A batch that begins earlier goes back to its beginning.
+    let first = again.iter().map(|batch| batch.first).fold(first, u64::min).max(lane.start + 1);
+    for batch in again {
+        // What it had set aside or left out is decided anew.
+        let identity = format!("{}/{}/b{}", lane.name, batch.epoch, batch.number);
+        let letters = "FROM dead_letters WHERE lane = ?1 AND batch = ?2";
+        let set_aside: i64 = building
+            .db
+            .query_row(
+                &format!("SELECT count(DISTINCT seq) {letters}"),
+                (lane.number, &identity),
+                |row| row.get(0),
+            )
+            .map_err(|error| building.failed(error))?;
+        building.execute(&format!("DELETE {letters}"), (lane.number, &identity))?;
+        let left_out = (batch.last + 1 - batch.first - batch.inputs).cast_signed() - set_aside;
+        building.execute(
+            "UPDATE lanes SET dead_lettered = max(dead_lettered - ?2, 0),
+                dropped = max(dropped - ?3, 0) WHERE number = ?1",
+            (lane.number, set_aside, left_out.max(0)),
+        )?;
+        delete_batch(building, lane, batch)?;
+    }
+    if first <= lane.sealed {
+        report.cut_again.push(LaneRange { lane: lane.name.clone(), first, last: lane.sealed });
+        lane.sealed = first - 1;
+    }
+    Ok(())
+}
+
+/// A batch whose content is gone, and whose records are gone too.
+fn lose(
+    building: &Building,
+    stream: &Stream,
+    lane: &Lane,
+    batch: &Batch,
+    report: &mut SalvageReport,
+    now: Timestamp,
+) -> Result<(), JournalError> {
+    delete_batch(building, lane, batch)?;
+    building.execute(
+        "UPDATE lanes SET lost = lost + ?2 WHERE number = ?1",
+        (lane.number, batch.inputs.cast_signed()),
+    )?;
+    building.execute(
+        "INSERT INTO losses (stream, lane, first_seq, last_seq, at, why)
+         VALUES (?1, ?2, ?3, ?4, ?5, 'damage')",
+        (stream.number, lane.number, batch.first.cast_signed(), batch.last.cast_signed(), now.0),
+    )?;
+    report.lose(LostRange {
+        source: stream.source.clone(),
+        lane: Some(lane.name.clone()),
+        first: batch.first,
+        last: batch.last,
+        records: batch.inputs,
+    });
+    Ok(())
+}
+
+fn delete_batch(building: &Building, lane: &Lane, batch: &Batch) -> Result<(), JournalError> {
+    building.execute(
+        "DELETE FROM batches WHERE lane = ?1 AND number = ?2",
+        (lane.number, batch.number.cast_signed()),
+    )?;
+    Ok(())
+}
+
+/// Batches that were found damaged, for counting their unreadable parts.
+pub(super) type DamagedBatches = BTreeSet<(u16, u64)>;
