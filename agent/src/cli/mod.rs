@@ -7,6 +7,7 @@ pub mod check;
 pub mod completions;
 pub mod config;
 mod exit;
+pub mod journal;
 pub mod plugin;
 mod report;
 pub mod run;
@@ -60,6 +61,7 @@ enum Command {
     Check(check::CheckArgs),
     Config(config::ConfigArgs),
     Status(status::Args),
+    Journal(journal::Args),
     /// Work with a plugin's file
     Plugin(plugin::Args),
     Completions(completions::Args),
@@ -90,6 +92,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Run(args) => return run::run(args),
         Command::Check(args) => return check::run(args, &inspect_plugin),
         Command::Config(args) => return config::run(args),
+        Command::Journal(args) => return journal::run(args),
         Command::Status(args) => status::run(args)?,
         Command::Plugin(args) => plugin::run(args)?,
         Command::Completions(args) => completions::run(args)?,

@@ -680,7 +680,7 @@ impl Writer {
     }
 }
 
-fn stored_batches(
+pub(super) fn stored_batches(
     transaction: &Connection,
     lane: LaneNumber,
 ) -> rusqlite::Result<Vec<StoredBatch>> {

@@ -60,6 +60,7 @@ pub mod config;
 mod error;
 mod gaps;
 mod high_water;
+pub mod inspect;
 mod lanes;
 mod losses;
 mod open;
@@ -94,12 +95,13 @@ pub use lanes::{
 pub use open::StartCase;
 pub use quota::{FullState, Pace, QuotaSnapshot};
 pub use reader::cut;
-pub use salvage::{LaneRange, LostRange, SalvageReport};
+pub use salvage::{LaneRange, LostRange, SalvageReport, salvage_stopped};
 pub use snapshot::{LaneSnapshot, Snapshot, StreamSnapshot};
 pub use state::LaneTotals;
 pub use writer::Head;
 
 use crate::clock::{Monotonic, SharedClock};
+use crate::error_chain::Chain;
 use crate::record::id::{AgentId, Epoch, SourceId};
 use chunk::Encoder;
 use config::JournalConfig;
@@ -161,25 +163,10 @@ impl Journal {
     /// # Errors
     /// One for each start-up case that refuses; the files are as they were then.
     pub fn open(options: &JournalOptions) -> Result<(Self, Opening), JournalError> {
-        let JournalOptions { directory, config, agent, host, clock } = options;
+        let JournalOptions { directory, config, clock, .. } = options;
         let lock = open::lock_directory(directory)?;
         let path = directory.join(open::DATABASE_NAME);
-        let mut salvaged = salvage::finish_interrupted(directory)?;
-        let open_and_load = || {
-            if let Some(what) = gaps::marked(directory) {
-                return Err(JournalError::DamageMet { path: path.clone(), what });
-            }
-            let opened = open::open_database(directory, config, agent.as_ref(), host, &**clock)?;
-            let state = State::load(&opened.connection, &path)?;
-            Ok((opened, state))
-        };
-        let (opened, state) = match open_and_load() {
-            Err(error) if salvage::can_help(directory, &error)? => {
-                salvaged = Some(salvage::salvage(directory, &error, &**clock)?);
-                open_and_load()?
-            }
-            other => other?,
-        };
+        let (opened, state, salvaged) = open_or_salvage(options)?;
         let high_water = HighWater::in_directory(directory);
         let case = if salvaged.is_some() {
             StartCase::Salvaged
@@ -353,4 +340,29 @@ impl Journal {
         }
         closed
     }
+}
+
+/// Opens the database, out of a salvage where it is damaged. A second failure is told: nothing is salvaged twice in a row.
+fn open_or_salvage(
+    options: &JournalOptions,
+) -> Result<(open::Opened, State, Option<SalvageReport>), JournalError> {
+    let JournalOptions { directory, config, agent, host, clock } = options;
+    let path = directory.join(open::DATABASE_NAME);
+    let mut salvaged = salvage::finish_interrupted(directory)?;
+    let open_and_load = || {
+        if let Some(what) = gaps::marked(directory) {
+            return Err(JournalError::DamageMet { path: path.clone(), what });
+        }
+        let opened = open::open_database(directory, config, agent.as_ref(), host, &**clock)?;
+        let state = State::load(&opened.connection, &path)?;
+        Ok((opened, state))
+    };
+    let (opened, state) = match open_and_load() {
+        Err(error) if salvage::can_help(directory, &error)? => {
+            salvaged = Some(salvage::salvage(directory, &Chain(&error).to_string(), &**clock)?);
+            open_and_load()?
+        }
+        other => other?,
+    };
+    Ok((opened, state, salvaged))
 }

@@ -23,7 +23,7 @@ use crate::record::id::{AgentId, Epoch};
 
 /// The database file in the data directory.
 pub(super) const DATABASE_NAME: &str = "journal.db";
-const LOCK_NAME: &str = "agent.lock";
+pub(super) const LOCK_NAME: &str = "agent.lock";
 /// Payloads and dead letters are nobody else's to read.
 const DIRECTORY_MODE: u32 = 0o750;
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -311,6 +311,30 @@ pub(super) fn connect_bystander(path: &Path) -> Result<Connection, JournalError>
     Ok(connection)
 }
 
+/// A connection to a database that nobody has open and that has no WAL: nothing is made beside it, and nothing is locked.
+pub(super) fn connect_immutable(path: &Path) -> Result<Connection, JournalError> {
+    let failed = |source| JournalError::sqlite(path, "opening", source);
+    let mut name = String::from("file:");
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
+                name.push(char::from(*byte));
+            }
+            other => name.push_str(&format!("%{other:02x}")),
+        }
+    }
+    name.push_str("?immutable=1");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_URI;
+    #[expect(clippy::disallowed_methods, reason = "this is the place that sets the pragmas")]
+    let connection = Connection::open_with_flags(name, flags).map_err(failed)?;
+    for (pragma, value) in [("mmap_size", "0"), ("query_only", "ON")] {
+        connection.pragma_update(None, pragma, value).map_err(failed)?;
+    }
+    Ok(connection)
+}
+
 /// A connection that fills a new database that nobody else knows of: it is synced as a whole at the end, and forgotten when
 /// that is not reached.
 pub(super) fn connect_builder(path: &Path) -> Result<Connection, JournalError> {
@@ -367,7 +391,7 @@ fn holds_database(path: &Path) -> Result<bool, JournalError> {
 }
 
 /// Looks at the marks of an existing database through a connection that cannot write.
-fn refuse_foreign(path: &Path, is_new: bool) -> Result<(), JournalError> {
+pub(super) fn refuse_foreign(path: &Path, is_new: bool) -> Result<(), JournalError> {
     if is_new {
         return Ok(());
     }

@@ -90,7 +90,7 @@ fn walk(
 }
 
 /// Numbers without a checksum that contradict each other.
-fn what_cannot_be(state: &State) -> Option<String> {
+pub(super) fn what_cannot_be(state: &State) -> Option<String> {
     for lane in state.lanes.values() {
         let Some(stream) = state.streams.get(&lane.stream) else {
             return Some(format!("lane {} without its stream", lane.name));

@@ -2,7 +2,7 @@
 
 mod ask;
 mod page;
-mod socket;
+pub(super) mod socket;
 mod verdict;
 
 use std::io::IsTerminal as _;

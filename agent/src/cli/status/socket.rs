@@ -40,6 +40,28 @@ pub(super) fn candidates(config: Option<&Path>) -> Result<Vec<PathBuf>, Failure>
     Ok(in_config(&text, base, absolute == Path::new(PATH_DEFAULT)))
 }
 
+/// The data directory of a config, looked up in the same way.
+pub(in crate::cli) fn data_dir(config: Option<&Path>) -> Result<PathBuf, Failure> {
+    let path = config.unwrap_or(Path::new(PATH_DEFAULT));
+    let text = match read_bounded(path) {
+        Ok(text) => text,
+        Err(_) if config.is_none() => String::new(),
+        Err(error) => {
+            return Err(Failure {
+                code: ExitCode::Config,
+                message: format!("cannot read the config {}: {error}", path.display()),
+                hint: Some("--data-dir DIR looks there without a config".to_owned()),
+            });
+        }
+    };
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let base = absolute.parent().unwrap_or(Path::new("/"));
+    let (document, _what_is_broken) = DeTable::parse_recoverable(&text);
+    let value = document.get_ref().get("agent").and_then(|agent| agent.get_ref().get("data_dir"));
+    let named = value.and_then(|value| value.get_ref().as_str());
+    Ok(named.map_or_else(|| DATA_DIR_DEFAULT.into(), |named| base.join(named)))
+}
+
 fn in_config(text: &str, base: &Path, of_the_service: bool) -> Vec<PathBuf> {
     let (document, _what_is_broken) = DeTable::parse_recoverable(text);
     let path_at = |table: &str, key: &str| {

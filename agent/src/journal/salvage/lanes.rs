@@ -143,7 +143,7 @@ fn lanes_of(building: &Building, stream: u16) -> Result<Vec<Lane>, JournalError>
              FROM lanes WHERE stream = ?1 AND dropped_at IS NULL ORDER BY number",
         )
         .map_err(failed)?;
-    let lanes = query
+    query
         .query_map([stream], |row| {
             let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
             Ok(Lane {
@@ -156,8 +156,7 @@ fn lanes_of(building: &Building, stream: u16) -> Result<Vec<Lane>, JournalError>
             })
         })
         .and_then(Iterator::collect)
-        .map_err(failed);
-    lanes
+        .map_err(failed)
 }
 
 fn batches_of(building: &Building, lane: &Lane) -> Result<Vec<Batch>, JournalError> {
@@ -169,7 +168,7 @@ fn batches_of(building: &Building, lane: &Lane) -> Result<Vec<Batch>, JournalErr
              FROM batches WHERE lane = ?1 ORDER BY number",
         )
         .map_err(failed)?;
-    let batches = query
+    query
         .query_map([lane.number], |row| {
             let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
             Ok(Batch {
@@ -184,8 +183,7 @@ fn batches_of(building: &Building, lane: &Lane) -> Result<Vec<Batch>, JournalErr
             })
         })
         .and_then(Iterator::collect)
-        .map_err(failed);
-    batches
+        .map_err(failed)
 }
 
 fn mend_lane(

@@ -22,13 +22,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::JournalError;
-use super::gaps::mark_path;
+use super::gaps::{self, mark_path};
 use super::high_water::HighWater;
-use super::open::{DATABASE_NAME, wal_path};
+use super::open::{DATABASE_NAME, lock_directory, refuse_foreign, wal_path};
 use super::page_scan::Images;
 use super::soundness;
 use crate::clock::{Clock, Timestamp};
-use crate::error_chain::Chain;
 use crate::limits::SALVAGE_LISTED_MAX;
 use collect::Building;
 
@@ -195,11 +194,11 @@ pub(super) fn earlier_reports(directory: &Path) -> Vec<SalvageReport> {
 /// Salvages the journal in a data directory that this process has locked.
 pub(super) fn salvage(
     directory: &Path,
-    cause: &JournalError,
+    cause: &str,
     clock: &dyn Clock,
 ) -> Result<SalvageReport, JournalError> {
-    tracing::error!(error = %Chain(cause), "Journal is damaged, what is good of it is salvaged");
-    let mut report = build(directory, &Chain(cause).to_string(), clock)?;
+    tracing::error!(cause, "Journal is damaged, what is good of it is salvaged");
+    let mut report = build(directory, cause, clock)?;
     report.kept = free_name(directory, clock.now());
     let text = serde_json::to_string_pretty(&report).unwrap_or_default();
     let report_path = directory.join(REPORT_NAME);
@@ -218,13 +217,39 @@ pub(super) fn salvage(
     Ok(report)
 }
 
-/// Says what a salvage would save, and leaves everything as it is.
-pub(super) fn trial(
+/// Salvages the journal of a stopped agent because somebody asks for it; with `dry_run` it only says what it would save.
+///
+/// # Errors
+/// When an agent runs, or the journal is a newer one or none of ours.
+pub fn salvage_stopped(
     directory: &Path,
-    cause: &str,
+    dry_run: bool,
     clock: &dyn Clock,
 ) -> Result<SalvageReport, JournalError> {
-    let report = build(directory, cause, clock);
+    let path = directory.join(DATABASE_NAME);
+    if !directory.is_dir() {
+        let source = io::ErrorKind::NotFound.into();
+        return Err(JournalError::DataDirectory { path: directory.to_owned(), source });
+    }
+    if !path.exists() && !wal_path(&path).exists() && !directory.join(WHOLE_NAME).exists() {
+        return Err(file_error(&path, "read", io::ErrorKind::NotFound.into()));
+    }
+    let _lock = lock_directory(directory)?;
+    if !dry_run && let Some(report) = finish_interrupted(directory)? {
+        return Ok(report);
+    }
+    match refuse_foreign(&path, !path.exists()) {
+        Err(error @ JournalError::NewerSchema { .. }) => return Err(error),
+        Err(error @ JournalError::Foreign { .. }) if !can_help(directory, &error)? => {
+            return Err(error);
+        }
+        _ => {}
+    }
+    let cause = gaps::marked(directory).unwrap_or_else(|| "it was asked for".to_owned());
+    if !dry_run {
+        return salvage(directory, &cause, clock);
+    }
+    let report = build(directory, &cause, clock);
     remove_if_there(&directory.join(BUILDING_NAME))?;
     report
 }

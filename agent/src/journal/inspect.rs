@@ -1,0 +1,621 @@
+//! Looking into a journal without an agent's help: beside a running one, and when it is stopped. Nothing is written.
+//!
+//! - Beside a running agent: a read-only connection like those of its own readers; queries of a few rows.
+//! - Stopped, without a WAL: the file is opened as one that nobody changes, and no file is made beside it.
+//! - Stopped, with a WAL, as a killed agent leaves it: SQLite needs its index of the WAL and makes `-shm` for it; that is
+//!   removed again, and closing does not move the WAL into the database.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+use serde::Serialize;
+
+use super::chunk::{self, Decoder};
+use super::error::JournalError;
+use super::open::{self, DATABASE_NAME, connect_bystander, connect_immutable, wal_path};
+use super::salvage::{SalvageReport, earlier_reports};
+use super::soundness;
+use super::state::{LaneRow, State, chunk_key, key_seq, part_key};
+use super::wal::{self, WalCheck};
+use super::{LaneTotals, StoredBatch};
+use crate::clock::Timestamp;
+use crate::error_chain::Chain;
+use crate::record::batch::{ContentHash, FrameBlock};
+use crate::record::id::{LaneName, LaneNumber, Seq, SourceId, StreamNumber};
+
+/// Rows that one query reads: short enough for any disk.
+const ROWS_A_QUERY: usize = 64;
+
+/// A journal that is looked into.
+#[derive(Debug)]
+pub struct Inspection {
+    connection: Connection,
+    directory: PathBuf,
+    path: PathBuf,
+    /// The process that has it open.
+    agent_pid: Option<u32>,
+    /// To be removed at the end: it was not there before.
+    made: Option<PathBuf>,
+}
+
+/// What a journal holds.
+#[derive(Debug, Serialize)]
+pub struct JournalInfo {
+    /// The database file.
+    pub path: PathBuf,
+    /// Whose journal it is.
+    pub agent: Option<String>,
+    /// The process that has it open.
+    pub running_pid: Option<u32>,
+    /// `user_version`.
+    pub schema: i64,
+    /// Bytes of the database file.
+    pub database_bytes: u64,
+    /// Of those, in pages that hold nothing.
+    pub free_bytes: u64,
+    /// Bytes of the WAL.
+    pub wal_bytes: u64,
+    /// All streams.
+    pub streams: Vec<StreamInfo>,
+    /// All lanes, dropped ones too.
+    pub lanes: Vec<LaneInfo>,
+    /// Dead letters.
+    pub dead_letters: u64,
+    /// Noted losses: ranges, by policy or damage.
+    pub losses: u64,
+    /// Salvages whose damaged files still lie there.
+    pub salvages: Vec<SalvageReport>,
+}
+
+/// A stream.
+#[derive(Debug, Serialize)]
+pub struct StreamInfo {
+    /// Its source.
+    pub source: String,
+    /// The oldest record that is kept.
+    pub oldest: Option<u64>,
+    /// The newest record.
+    pub head: u64,
+    /// Chunks.
+    pub chunks: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// A lane.
+#[derive(Debug, Serialize)]
+pub struct LaneInfo {
+    /// Its name.
+    pub name: String,
+    /// Whether it was dropped: then only its name is kept.
+    pub dropped: bool,
+    /// Records without an outcome.
+    pub queued: u64,
+    /// Bytes of the chunks and parts that hold them.
+    pub queued_bytes: u64,
+    /// When the oldest of them was accepted, RFC 3339.
+    pub oldest_at: Option<String>,
+    /// Nanoseconds since 1970 of the same.
+    #[serde(skip)]
+    pub oldest: Option<Timestamp>,
+    /// The last record that is sealed.
+    pub sealed: u64,
+    /// Batches that wait for their ack.
+    pub batches: u64,
+    /// Totals.
+    pub delivered: u64,
+    /// Left out by a plugin.
+    pub dropped_records: u64,
+    /// In the dead letters.
+    pub dead_lettered: u64,
+    /// Lost.
+    pub lost: u64,
+}
+
+/// What a verification found.
+#[derive(Debug, Default, Serialize)]
+pub struct Verification {
+    /// Chunks that were read.
+    pub chunks: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Parts of batches that were read.
+    pub parts: u64,
+    /// Sealed batches whose hash was made anew.
+    pub batches: u64,
+    /// Whether SQLite's own check was made.
+    pub structure_checked: bool,
+    /// What is wrong.
+    pub problems: Vec<String>,
+}
+
+impl Inspection {
+    /// Opens the journal in a data directory.
+    ///
+    /// # Errors
+    /// When there is none, it is none of ours, or SQLite cannot open it.
+    pub fn open(directory: &Path) -> Result<Self, JournalError> {
+        let path = directory.join(DATABASE_NAME);
+        let metadata = fs::metadata(&path).map_err(|source| JournalError::File {
+            path: path.clone(),
+            doing: "read",
+            source,
+        })?;
+        let agent_pid = holder(directory);
+        let log = wal_path(&path);
+        let read_wal = wal::check(&log).map_err(|source| JournalError::File {
+            path: log,
+            doing: "read",
+            source,
+        })?;
+        let mut made = None;
+        let connection = if agent_pid.is_none() && read_wal == WalCheck::Empty {
+            connect_immutable(&path)?
+        } else {
+            let shared_memory = path.with_extension("db-shm");
+            made = (agent_pid.is_none() && !shared_memory.exists()).then_some(shared_memory);
+            connect_bystander(&path)?
+        };
+        if metadata.len() == 0 {
+            return Err(JournalError::Missing { path, what: "the journal".to_owned() });
+        }
+        let inspection =
+            Self { connection, directory: directory.to_owned(), path, agent_pid, made };
+        let application: i64 = inspection.pragma("application_id")?;
+        if application != super::schema::APPLICATION_ID {
+            return Err(JournalError::Foreign { path: inspection.path.clone() });
+        }
+        Ok(inspection)
+    }
+
+    /// The process that has the journal open.
+    #[must_use]
+    pub fn agent_pid(&self) -> Option<u32> {
+        self.agent_pid
+    }
+
+    /// What the journal holds, by one look at its tables.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn info(&self) -> Result<JournalInfo, JournalError> {
+        let state = self.state()?;
+        let page_bytes: i64 = self.pragma("page_size")?;
+        let free: i64 = self.pragma("freelist_count")?;
+        let bytes = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let mut streams = Vec::new();
+        for (number, stream) in &state.streams {
+            let (chunks, bytes) = self.sizes("chunks", stream_keys(*number, Seq(0)))?;
+            let oldest = self.first_key(stream_keys(*number, Seq(0)))?.map(|key| key_seq(key).0);
+            let (source, head) = (stream.source.to_string(), stream.next_seq.before().0);
+            streams.push(StreamInfo { source, oldest, head, chunks, bytes });
+        }
+        streams.sort_by(|a, b| a.source.cmp(&b.source));
+        let mut lanes = Vec::new();
+        for (number, lane) in &state.lanes {
+            lanes.push(self.lane_info(&state, *number, lane)?);
+        }
+        lanes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(JournalInfo {
+            agent: self.value("SELECT value FROM meta WHERE key = 'agent'")?,
+            running_pid: self.agent_pid,
+            schema: self.pragma("user_version")?,
+            database_bytes: bytes(&self.path),
+            free_bytes: (page_bytes * free).cast_unsigned(),
+            wal_bytes: bytes(&wal_path(&self.path)),
+            streams,
+            lanes,
+            dead_letters: self.count("dead_letters")?,
+            losses: self.count("losses")?,
+            salvages: earlier_reports(&self.directory),
+            path: self.path.clone(),
+        })
+    }
+
+    fn lane_info(
+        &self,
+        state: &State,
+        number: LaneNumber,
+        lane: &LaneRow,
+    ) -> Result<LaneInfo, JournalError> {
+        let head = state.streams.get(&lane.stream).map_or(Seq(0), |s| s.next_seq.before());
+        let waiting: u64 = lane.unacked.iter().map(|batch| batch.inputs).sum();
+        let needed = lane.released();
+        let (mut queued_bytes, mut oldest) = (0, None);
+        if !lane.dropped {
+            let keys = stream_keys(lane.stream, needed.next());
+            // The chunk that holds the first record may begin in front of it.
+            let from = self.value_of(
+                "SELECT max(key) FROM chunks WHERE key BETWEEN ?1 AND ?2",
+                [chunk_key(lane.stream, Seq(0)), keys.0],
+            )?;
+            let keys = (from.unwrap_or(keys.0), keys.1);
+            let parts = (
+                part_key(number, crate::record::id::BatchNumber(0), 0),
+                part_key(LaneNumber(number.0 + 1), crate::record::id::BatchNumber(0), 0) - 1,
+            );
+            if needed < head {
+                queued_bytes += self.sizes("chunks", keys)?.1;
+                oldest = self.accepted_at(keys)?;
+            }
+            queued_bytes += self.sizes("batch_parts", parts)?.1;
+        }
+        let LaneTotals { delivered, dropped, dead_lettered, lost, .. } = lane.totals;
+        Ok(LaneInfo {
+            name: lane.name.to_string(),
+            dropped: lane.dropped,
+            queued: (head.0 + waiting).saturating_sub(lane.sealed_seq.0),
+            queued_bytes,
+            oldest_at: oldest.map(rfc3339),
+            oldest,
+            sealed: lane.sealed_seq.0,
+            batches: lane.unacked.len() as u64,
+            delivered,
+            dropped_records: dropped,
+            dead_lettered,
+            lost,
+        })
+    }
+
+    fn accepted_at(&self, keys: (i64, i64)) -> Result<Option<Timestamp>, JournalError> {
+        let rows = self.rows("chunks", keys, 1)?;
+        let header = rows.first().and_then(|(_, row)| chunk::header(row).ok());
+        Ok(header.map(|header| header.label.stamp.wall))
+    }
+
+    /// Checks every checksum, the hashes of sealed batches, cursors and positions, and with `structure` SQLite's own check,
+    /// which keeps one read transaction open while it lasts. `progress` hears of the rows done.
+    ///
+    /// # Errors
+    /// When the journal cannot be read at all; what is wrong with its content is in the result.
+    pub fn verify(
+        &self,
+        structure: bool,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Verification, JournalError> {
+        let mut found = Verification { structure_checked: structure, ..Default::default() };
+        if let Ok(WalCheck::Damaged { frame, commits_behind }) = wal::check(&wal_path(&self.path)) {
+            found.problems.push(format!(
+                "frame {frame} of the WAL is broken and {commits_behind} commits stand behind it"
+            ));
+        }
+        let mut decoder = Decoder::new();
+        for table in ["chunks", "batch_parts"] {
+            let mut next = 0;
+            loop {
+                let rows = match self.rows(table, (next, i64::MAX), ROWS_A_QUERY) {
+                    Ok(rows) => rows,
+                    Err(error) => {
+                        found.problems.push(format!("{table}: {}", Chain(&error)));
+                        break;
+                    }
+                };
+                let Some((last, _)) = rows.last() else { break };
+                next = last + 1;
+                for (key, row) in &rows {
+                    found.check_row(&mut decoder, table, *key, row);
+                }
+                progress(found.chunks + found.parts);
+            }
+        }
+        match self.state() {
+            Err(error) => found.problems.push(Chain(&error).to_string()),
+            Ok(state) => {
+                if let Some(what) = soundness::what_cannot_be(&state) {
+                    found.problems.push(format!("{what} cannot be"));
+                }
+                self.verify_batches(&state, &mut found)?;
+            }
+        }
+        if structure {
+            self.check_structure(&mut found)?;
+        }
+        Ok(found)
+    }
+
+    fn verify_batches(&self, state: &State, found: &mut Verification) -> Result<(), JournalError> {
+        for (number, lane) in &state.lanes {
+            for batch in self.batches(*number)? {
+                found.batches += 1;
+                let mut hash = ContentHash::default();
+                let read = self.each_block(lane, *number, &batch, |block| {
+                    block.records().flatten().for_each(|record| hash.update(&record));
+                });
+                let identity = format!("{}/{}/b{}", lane.name, batch.epoch, batch.number);
+                match read {
+                    Ok(()) if hash.finish() == batch.sha256 => {}
+                    Ok(()) => found.problems.push(format!(
+                        "batch {identity} does not have the content that was sealed"
+                    )),
+                    Err(error) => {
+                        found.problems.push(format!("batch {identity}: {}", Chain(&error)));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_structure(&self, found: &mut Verification) -> Result<(), JournalError> {
+        let failed = |source| JournalError::sqlite(&self.path, "checking the structure", source);
+        let mut check = self.connection.prepare("PRAGMA integrity_check").map_err(failed)?;
+        let rows = check.query_map([], |row| row.get::<_, String>(0)).map_err(failed)?;
+        for row in rows {
+            match row {
+                Ok(line) if line == "ok" => {}
+                Ok(line) => found.problems.push(format!("SQLite: {line}")),
+                Err(error) => {
+                    found.problems.push(format!("SQLite: {error}"));
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Streams by name.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn streams(&self) -> Result<Vec<(StreamNumber, SourceId, Seq)>, JournalError> {
+        let state = self.state()?;
+        let streams = state.streams.into_iter();
+        let mut streams: Vec<_> =
+            streams.map(|(number, s)| (number, s.source, s.next_seq.before())).collect();
+        streams.sort_by(|a, b| a.1.cmp(&b.1));
+        Ok(streams)
+    }
+
+    /// A lane by its name: its stream, the last record in front of what it has not delivered, and its unacked batches.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn lane(&self, name: &str) -> Result<Option<InspectedLane>, JournalError> {
+        let state = self.state()?;
+        let known = state.lanes.into_iter().find(|(_, lane)| lane.name.as_str() == name);
+        let Some((number, row)) = known else { return Ok(None) };
+        let batches = self.batches(number)?;
+        Ok(Some(InspectedLane { number, row, batches }))
+    }
+
+    /// Gives the blocks of a stream from `from` on, in order; a damaged chunk is given as its error. `Ok(false)` ends it.
+    ///
+    /// # Errors
+    /// When the journal cannot be read, or `each` fails.
+    pub fn each_chunk<E: From<JournalError>>(
+        &self,
+        stream: StreamNumber,
+        from: Seq,
+        mut each: impl FnMut(Result<FrameBlock, JournalError>) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        let mut decoder = Decoder::new();
+        let (_, to) = stream_keys(stream, from);
+        let begin = [chunk_key(stream, Seq(0)), chunk_key(stream, from)];
+        let holds = "SELECT max(key) FROM chunks WHERE key BETWEEN ?1 AND ?2";
+        let mut next = self.value_of(holds, begin)?.unwrap_or(begin[1]);
+        loop {
+            let rows = self.rows("chunks", (next, to), ROWS_A_QUERY)?;
+            let Some((last, _)) = rows.last() else { return Ok(()) };
+            next = last + 1;
+            for (key, row) in &rows {
+                let block = decoder.frames(row).map(|(_, block)| block);
+                let block = block.map_err(|source| JournalError::ChunkDamaged {
+                    path: self.path.clone(),
+                    what: format!("the chunk with record {}", key_seq(*key)),
+                    source,
+                });
+                if !each(block)? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Gives the blocks of a sealed batch, in order.
+    ///
+    /// # Errors
+    /// When something of it is damaged or missing.
+    pub fn each_batch_block(
+        &self,
+        lane: &InspectedLane,
+        batch: &StoredBatch,
+        each: impl FnMut(FrameBlock),
+    ) -> Result<(), JournalError> {
+        self.each_block(&lane.row, lane.number, batch, each)
+    }
+
+    fn each_block(
+        &self,
+        lane: &LaneRow,
+        number: LaneNumber,
+        batch: &StoredBatch,
+        mut each: impl FnMut(FrameBlock),
+    ) -> Result<(), JournalError> {
+        let missing = |what: String| JournalError::Missing { path: self.path.clone(), what };
+        if batch.parts == 0 {
+            let mut next = batch.first_seq;
+            self.each_chunk::<JournalError>(lane.stream, batch.first_seq, |block| {
+                let block = block?;
+                let end = block.first_seq.plus(block.count.into());
+                if block.first_seq > next || end <= next {
+                    return Ok(false);
+                }
+                let block = super::cut(block, next, batch.last_seq);
+                next = next.plus(block.take.into());
+                each(block);
+                Ok(next <= batch.last_seq)
+            })?;
+            return if next > batch.last_seq {
+                Ok(())
+            } else {
+                Err(missing(format!("record {next} of lane {}", lane.name)))
+            };
+        }
+        let mut decoder = Decoder::new();
+        for part in 0..batch.parts {
+            let key = part_key(number, batch.number, part);
+            let rows = self.rows("batch_parts", (key, key), 1)?;
+            let what = || format!("part {part} of batch {} of lane {}", batch.number, lane.name);
+            let Some((_, row)) = rows.first() else { return Err(missing(what())) };
+            let (_, block) = decoder.frames(row).map_err(|source| JournalError::ChunkDamaged {
+                path: self.path.clone(),
+                what: what(),
+                source,
+            })?;
+            each(block);
+        }
+        Ok(())
+    }
+
+    fn batches(&self, lane: LaneNumber) -> Result<Vec<StoredBatch>, JournalError> {
+        super::lanes::stored_batches(&self.connection, lane)
+            .map_err(|source| JournalError::sqlite(&self.path, "reading batches", source))
+    }
+
+    fn state(&self) -> Result<State, JournalError> {
+        State::load(&self.connection, &self.path)
+    }
+
+    fn failed(&self, source: rusqlite::Error) -> JournalError {
+        JournalError::sqlite(&self.path, "looking into it", source)
+    }
+
+    fn pragma(&self, name: &str) -> Result<i64, JournalError> {
+        let value = self.connection.pragma_query_value(None, name, |row| row.get(0));
+        value.map_err(|error| self.failed(error))
+    }
+
+    fn value(&self, query: &str) -> Result<Option<String>, JournalError> {
+        super::state::value(&self.connection, query, []).map_err(|error| self.failed(error))
+    }
+
+    fn value_of(&self, query: &str, keys: [i64; 2]) -> Result<Option<i64>, JournalError> {
+        let value = self.connection.query_row(query, keys, |row| row.get(0));
+        value.map_err(|error| self.failed(error))
+    }
+
+    fn first_key(&self, keys: (i64, i64)) -> Result<Option<i64>, JournalError> {
+        self.value_of("SELECT min(key) FROM chunks WHERE key BETWEEN ?1 AND ?2", keys.into())
+    }
+
+    fn count(&self, table: &str) -> Result<u64, JournalError> {
+        let query = format!("SELECT count(*) FROM {table}");
+        let count = self.connection.query_row(&query, [], |row| row.get::<_, i64>(0));
+        count.map(i64::cast_unsigned).map_err(|error| self.failed(error))
+    }
+
+    /// Rows and bytes. The length of a row stands beside its key, so content is not read.
+    fn sizes(&self, table: &str, keys: (i64, i64)) -> Result<(u64, u64), JournalError> {
+        let query = format!(
+            "SELECT count(*), coalesce(sum(length(data)), 0) FROM {table} WHERE key BETWEEN ?1 AND ?2"
+        );
+        let sizes = self.connection.query_row(&query, keys, |row| {
+            Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get::<_, i64>(1)?.cast_unsigned()))
+        });
+        sizes.map_err(|error| self.failed(error))
+    }
+
+    fn rows(
+        &self,
+        table: &str,
+        keys: (i64, i64),
+        limit: usize,
+    ) -> Result<Vec<(i64, Vec<u8>)>, JournalError> {
+        let query = format!(
+            "SELECT key, data FROM {table} WHERE key BETWEEN ?1 AND ?2 ORDER BY key LIMIT {limit}"
+        );
+        let read = || {
+            let mut statement = self.connection.prepare_cached(&query)?;
+            let rows = statement.query_map(keys, |row| Ok((row.get(0)?, row.get(1)?)))?;
+            rows.collect::<Result<Vec<_>, _>>()
+        };
+        read().map_err(|error| self.failed(error))
+    }
+}
+
+impl Drop for Inspection {
+    fn drop(&mut self) {
+        if let Some(made) = &self.made {
+            // Somebody else may have done it.
+            let _gone = fs::remove_file(made);
+        }
+    }
+}
+
+/// A lane that is looked into.
+#[derive(Debug)]
+pub struct InspectedLane {
+    number: LaneNumber,
+    row: LaneRow,
+    /// Its sealed batches without an ack.
+    pub batches: Vec<StoredBatch>,
+}
+
+impl InspectedLane {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &LaneName {
+        &self.row.name
+    }
+
+    /// Its stream.
+    #[must_use]
+    pub fn stream(&self) -> StreamNumber {
+        self.row.stream
+    }
+
+    /// The last record in front of what has no outcome.
+    #[must_use]
+    pub fn acked(&self) -> Seq {
+        self.row.acked()
+    }
+}
+
+impl Verification {
+    fn check_row(&mut self, decoder: &mut Decoder, table: &str, key: i64, row: &[u8]) {
+        let is_chunk = table == "chunks";
+        if is_chunk {
+            self.chunks += 1;
+        } else {
+            self.parts += 1;
+        }
+        let wrong = match decoder.frames(row) {
+            Err(error) => Some(error.to_string()),
+            Ok((_, block)) => {
+                self.records += if is_chunk { u64::from(block.count) } else { 0 };
+                let bad = block.records().find_map(Result::err);
+                bad.map(|error| error.to_string()).or_else(|| {
+                    (is_chunk && block.first_seq != key_seq(key))
+                        .then(|| "it stands under another key".to_owned())
+                })
+            }
+        };
+        if let Some(wrong) = wrong {
+            self.problems.push(format!("{table}: row {key} (record {}): {wrong}", key_seq(key)));
+        }
+    }
+}
+
+/// The process that holds the data directory's lock. Asked of the kernel, not of the lock: trying it would keep an agent
+/// that starts at this moment from getting it.
+fn holder(directory: &Path) -> Option<u32> {
+    let inode = fs::metadata(directory.join(open::LOCK_NAME)).ok()?.ino();
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, "WRITE", pid, place, ..] = fields[..] else { return None };
+        (place.rsplit(':').next() == Some(inode.to_string().as_str())).then(|| pid.parse().ok())?
+    })
+}
+
+fn stream_keys(stream: StreamNumber, from: Seq) -> (i64, i64) {
+    (chunk_key(stream, from), chunk_key(StreamNumber(stream.0 + 1), Seq(0)) - 1)
+}
+
+fn rfc3339(time: Timestamp) -> String {
+    let mut text = String::new();
+    crate::record::time::push_rfc3339(time, &mut text);
+    text
+}
