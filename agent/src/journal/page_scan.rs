@@ -166,13 +166,17 @@ impl Images {
                 continue;
             }
             let Some(cell) = ChunkCell::at(page, at) else { continue };
-            from = at + cell.local;
             let first = page.get(at..at + cell.local).unwrap_or_default();
             let next = page.get(at + cell.local..at + cell.local + 4).map_or(0, be32);
             let whole = views.iter().find_map(|view| {
                 let row = self.follow(first, next, cell.bytes, *view)?;
                 chunk::check(&row).is_ok().then_some(row)
             });
+            // What stands inside of a whole chunk is payload. A broken one may be what is left of a cell that was freed, and a
+            // later one may begin where it had its content.
+            if whole.is_some() {
+                from = at + cell.local;
+            }
             let (key, kind) = (cell.key, cell.kind);
             found(whole.map_or(Found::Unreadable { key, kind }, |row| Found::Row { key, row }))?;
         }

@@ -277,52 +277,53 @@ fn json(home: &Home, arguments: &[&str]) -> serde_json::Value {
     serde_json::from_str(&stdout(home, arguments)).unwrap()
 }
 
+/// Asks everything that can be asked of a journal with 500 lines in one sealed batch.
+fn look(home: &Home, running: bool) {
+    let info = json(home, &["journal", "info", "--json"]);
+    assert_eq!(info["running_pid"].is_u64(), running, "{info}");
+    assert_eq!(info["streams"][0]["head"], 500, "{info}");
+    let lane = &info["lanes"][0];
+    assert_eq!((&lane["queued"], &lane["batches"]), (&500.into(), &1.into()), "{info}");
+    assert!(lane["queued_bytes"].as_u64().unwrap() > 10_000 && lane["oldest_at"].is_string());
+    assert!(stdout(home, &["journal", "info"]).contains("gw/in/p/out"));
+    let verified = json(home, &["journal", "verify", "--json"]);
+    assert_eq!(
+        (&verified["records"], &verified["batches"]),
+        (&500.into(), &1.into()),
+        "{verified}"
+    );
+    assert_eq!(verified["structure_checked"], !running, "{verified}");
+    let all = stdout(home, &["journal", "export", "--stream", "in"]);
+    let payloads: Vec<_> = all
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|record| record["payload"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(payloads, (0..500).map(line).collect::<Vec<_>>());
+    let some = stdout(home, &["journal", "export", "--from", "11", "--to", "12"]);
+    assert_eq!(some.lines().count(), 2, "{some}");
+    let later = ["journal", "export", "--since", "2199-01-01T00:00:00Z"];
+    assert_eq!(stdout(home, &later), "");
+    let unacked = ["journal", "export", "--unacked", "--lane", "gw/in/p/out"];
+    let unacked = stdout(home, &unacked);
+    assert_eq!(unacked.lines().count(), 500);
+    let first: serde_json::Value = serde_json::from_str(unacked.lines().next().unwrap()).unwrap();
+    let is_named = |key: &str, end: &str| {
+        let text = first[key].as_str().unwrap();
+        text.starts_with("gw/in/p/out/") && text.ends_with(end)
+    };
+    assert!(is_named("id", "/1") && is_named("batch", "/b1"), "{first}");
+    let refused = home.output(&["journal", "export", "--lane", "none"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("it has gw/in/p/out"));
+}
+
 #[test]
 fn the_journal_is_looked_into_beside_a_running_agent_and_on_a_stopped_one() {
     let home = home();
     let mut agent = agent_with(&home, 500);
     wait_for_status(&home, "a sealed batch", |s| s["lanes"][0]["batches_sealed"] == 1);
-    let look = |running: bool| {
-        let info = json(&home, &["journal", "info", "--json"]);
-        assert_eq!(info["running_pid"].is_u64(), running, "{info}");
-        assert_eq!(info["streams"][0]["head"], 500, "{info}");
-        let lane = &info["lanes"][0];
-        assert_eq!((&lane["queued"], &lane["batches"]), (&500.into(), &1.into()), "{info}");
-        assert!(lane["queued_bytes"].as_u64().unwrap() > 10_000 && lane["oldest_at"].is_string());
-        assert!(stdout(&home, &["journal", "info"]).contains("gw/in/p/out"));
-        let verified = json(&home, &["journal", "verify", "--json"]);
-        assert_eq!(
-            (&verified["records"], &verified["batches"]),
-            (&500.into(), &1.into()),
-            "{verified}"
-        );
-        assert_eq!(verified["structure_checked"], !running, "{verified}");
-        let all = stdout(&home, &["journal", "export", "--stream", "in"]);
-        let payloads: Vec<_> = all
-            .lines()
-            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
-            .map(|record| record["payload"].as_str().unwrap().to_owned())
-            .collect();
-        assert_eq!(payloads, (0..500).map(line).collect::<Vec<_>>());
-        let some = stdout(&home, &["journal", "export", "--from", "11", "--to", "12"]);
-        assert_eq!(some.lines().count(), 2, "{some}");
-        let later = ["journal", "export", "--since", "2199-01-01T00:00:00Z"];
-        assert_eq!(stdout(&home, &later), "");
-        let unacked = ["journal", "export", "--unacked", "--lane", "gw/in/p/out"];
-        let unacked = stdout(&home, &unacked);
-        assert_eq!(unacked.lines().count(), 500);
-        let first: serde_json::Value =
-            serde_json::from_str(unacked.lines().next().unwrap()).unwrap();
-        let is_named = |key: &str, end: &str| {
-            let text = first[key].as_str().unwrap();
-            text.starts_with("gw/in/p/out/") && text.ends_with(end)
-        };
-        assert!(is_named("id", "/1") && is_named("batch", "/b1"), "{first}");
-        let refused = home.output(&["journal", "export", "--lane", "none"]);
-        assert_eq!(refused.status.code(), Some(1));
-        assert!(String::from_utf8_lossy(&refused.stderr).contains("it has gw/in/p/out"));
-    };
-    look(true);
+    look(&home, true);
     let refused = home.output(&["journal", "salvage"]);
     assert_eq!(refused.status.code(), Some(74), "{refused:?}");
     assert!(agent.stop().success());
@@ -336,12 +337,12 @@ fn the_journal_is_looked_into_beside_a_running_agent_and_on_a_stopped_one() {
         what();
         assert!(before == all(), "looking changed the files");
     };
-    untouched(&|| look(false));
+    untouched(&|| look(&home, false));
     let mut agent = home.start(&["run"]);
     wait_for_status(&home, "the agent", |s| s["lanes"][0]["batches_sealed"] == 1);
     agent.kill();
     // What a killed agent left stays as it is too, and so does its index of the WAL.
-    untouched(&|| look(false));
+    untouched(&|| look(&home, false));
     let tried = json(&home, &["journal", "salvage", "--dry-run", "--json"]);
     assert_eq!((&tried["records"], &tried["batches"]), (&500.into(), &1.into()), "{tried}");
     assert!(kept(&home).is_none());

@@ -481,3 +481,222 @@ async fn whatever_is_damaged_it_opens_changes_no_record_and_recovers_what_is_who
     eprintln!("{trials} trials, {salvaged} salvages, {missed} of {whole} undamaged records missed");
     assert!(missed * 100 <= whole && salvaged > 0);
 }
+
+/// What the tables say of lanes, batches, state, positions: everything but chunks and parts.
+fn tables(directory: &Path) -> Vec<String> {
+    let database = open::connect_bystander(&directory.join("journal.db")).unwrap();
+    let mut rows = Vec::new();
+    for table in ["streams", "lanes", "batches", "plugin_state"] {
+        let columns = if table == "streams" { "number, source" } else { "*" };
+        let mut query = database.prepare(&format!("SELECT {columns} FROM {table}")).unwrap();
+        let count = query.column_count();
+        let mut found = query.query([]).unwrap();
+        while let Some(row) = found.next().unwrap() {
+            let values: Vec<rusqlite::types::Value> =
+                (0..count).map(|index| row.get(index).unwrap()).collect();
+            rows.push(format!("{table} {values:?}"));
+        }
+    }
+    rows
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_first_page_a_journal_keeps_records_names_cursors_batches_and_state() {
+    let base = killed().await;
+    let before = tables(copy(base.path()).path());
+    assert_eq!(before.len(), 1 + 3 + 2 + 1, "{before:?}");
+    let wiped = copy(base.path());
+    for name in ["journal.db", "journal.db-wal"] {
+        let path = wiped.path().join(name);
+        let mut bytes = fs::read(&path).unwrap();
+        if name == "journal.db" {
+            bytes[..PAGE].fill(0);
+        } else {
+            // Page 1 in the WAL, wherever it stands there.
+            let frames = (bytes.len() - 32) / FRAME;
+            for frame in (0..frames).map(|frame| 32 + frame * FRAME) {
+                if bytes[frame..frame + 4] == [0, 0, 0, 1] {
+                    bytes[frame + 24..frame + FRAME].fill(0);
+                }
+            }
+        }
+        fs::write(&path, bytes).unwrap();
+    }
+    let read = read_all(wiped.path()).await;
+    let report = read.report.unwrap();
+    eprintln!("{} ms", report.elapsed_ms);
+    assert_eq!(read.seqs.len() as u64, RECORDS, "{report:?}");
+    assert_eq!((report.lost_records, report.unreadable, report.batches), (0, 0, 2), "{report:?}");
+    assert!(report.elapsed_ms < 10_000, "{report:?}");
+    assert_eq!(tables(wiped.path()), before);
+    let (journal, _) = Journal::open(&options(wiped.path())).unwrap();
+    let appender = journal.appender(&source()).await.unwrap();
+    assert_eq!(appender.positions()["file"], RECORDS.to_string().into_bytes());
+    drop(appender);
+    journal.close().await.unwrap();
+    deliver_all(wiped.path()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_with_a_damaged_part_is_cut_again_where_its_records_are_there_and_lost_where_not() {
+    let base = killed().await;
+    let damaged = copy(base.path());
+    {
+        let (journal, _) = Journal::open(&options(damaged.path())).unwrap();
+        journal.close().await.unwrap();
+    }
+    let spoil = |directory: &Path, sql: &str| {
+        #[expect(clippy::disallowed_methods, reason = "the test plants a fault")]
+        let database = rusqlite::Connection::open(directory.join("journal.db")).unwrap();
+        database.execute_batch(sql).unwrap();
+        fs::write(directory.join("journal.damaged"), "planted").unwrap();
+    };
+    let part = "UPDATE batch_parts SET data =
+        CAST(substr(data, 1, 500) || x'00' || substr(data, 502) AS BLOB)";
+    spoil(damaged.path(), part);
+    let (journal, opening) = Journal::open(&options(damaged.path())).unwrap();
+    let report = opening.salvaged.unwrap();
+    assert!(report.cause.contains("planted"), "{report:?}");
+    let again = LaneRange { lane: "gw/s/p/parts".to_owned(), first: 1001, last: 1900 };
+    assert_eq!((&report.cut_again, report.lost_records), (&vec![again], 0), "{report:?}");
+    assert_eq!(report.unreadable, 1, "{report:?}");
+    let (_, opened) = journal.lane(spec("parts")).await.unwrap();
+    assert_eq!((opened.sealed_seq, opened.unacked.len()), (Seq(1000), 0));
+    assert_eq!(opened.next_batch, BatchNumber(3), "a number is not given twice");
+    let (_, opened) = journal.lane(spec("range")).await.unwrap();
+    assert_eq!((opened.sealed_seq, opened.unacked.len()), (Seq(1900), 1));
+    journal.close().await.unwrap();
+
+    // The same where the records of the batch are gone.
+    let damaged = copy(base.path());
+    Journal::open(&options(damaged.path())).unwrap().0.close().await.unwrap();
+    let gone = format!(
+        "{part}; DELETE FROM lanes WHERE sink <> 'parts'; DELETE FROM batches WHERE lane NOT IN
+         (SELECT number FROM lanes); DELETE FROM chunks WHERE key & ((1 << 47) - 1) BETWEEN 1001 AND 1850"
+    );
+    spoil(damaged.path(), &gone);
+    fs::remove_file(damaged.path().join("high-water.json")).unwrap();
+    let (journal, opening) = Journal::open(&options(damaged.path())).unwrap();
+    let report = opening.salvaged.unwrap();
+    let lost = report.lost.iter().find(|lost| lost.lane.as_deref() == Some("gw/s/p/parts"));
+    assert_eq!(lost.map(|lost| (lost.first, lost.last, lost.records)), Some((1001, 1900, 900)));
+    let snapshot = journal.snapshots().borrow().clone();
+    assert_eq!((snapshot.lanes[0].totals.lost, snapshot.lanes[0].batches), (900, 0));
+    journal.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_salvage_is_finished_or_begun_anew() {
+    let base = killed().await;
+    let damaged = copy(base.path());
+    fs::write(damaged.path().join("journal.damaged"), "planted").unwrap();
+    let clock = SystemClock;
+    let build_whole = || {
+        let mut report = build(damaged.path(), "planted", &clock).unwrap();
+        report.kept = damaged.path().join("journal.corrupt-x");
+        let text = serde_json::to_string(&report).unwrap();
+        fs::write(damaged.path().join(REPORT_NAME), text).unwrap();
+    };
+    // Before the new database is whole: it is forgotten.
+    build_whole();
+    fs::rename(damaged.path().join(REPORT_NAME), damaged.path().join("later.json")).unwrap();
+    assert_eq!(finish_interrupted(damaged.path()).unwrap(), None);
+    assert!(!damaged.path().join(BUILDING_NAME).exists());
+    // When it is whole: after each step of the swap.
+    let steps = ["", "journal.db-wal", "journal.db"];
+    for count in 1..=steps.len() {
+        let at = tempfile::tempdir().unwrap();
+        build_whole();
+        fs::rename(damaged.path().join(BUILDING_NAME), at.path().join(WHOLE_NAME)).unwrap();
+        for name in ["journal.db", "journal.db-wal", "journal.damaged"] {
+            fs::copy(damaged.path().join(name), at.path().join(name)).unwrap();
+        }
+        let kept = at.path().join("journal.corrupt-x");
+        let text = fs::read_to_string(damaged.path().join(REPORT_NAME)).unwrap();
+        let mut report: SalvageReport = serde_json::from_str(&text).unwrap();
+        report.kept.clone_from(&kept);
+        fs::write(at.path().join(REPORT_NAME), serde_json::to_string(&report).unwrap()).unwrap();
+        fs::create_dir(&kept).unwrap();
+        for name in steps[..count].iter().filter(|name| !name.is_empty()) {
+            fs::rename(at.path().join(name), kept.join(name)).unwrap();
+        }
+        let read = read_all(at.path()).await;
+        assert_eq!(read.seqs.len() as u64, RECORDS, "step {count}");
+        assert_eq!((read.opens, read.report.unwrap().kept), (1, kept.clone()), "step {count}");
+        for name in ["journal.db", "journal.db-wal", "report.json"] {
+            assert!(kept.join(name).exists(), "step {count}: {name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wiped_database_is_ours_and_a_newer_one_is_refused_also_when_it_is_damaged() {
+    let base = killed().await;
+    for byte in [0, 0xff] {
+        let wiped = copy(base.path());
+        fs::remove_file(wiped.path().join("journal.db-wal")).unwrap();
+        let length = fs::metadata(wiped.path().join("journal.db")).unwrap().len();
+        let bytes = vec![byte; usize::try_from(length).unwrap()];
+        fs::write(wiped.path().join("journal.db"), bytes).unwrap();
+        let (journal, opening) = Journal::open(&options(wiped.path())).unwrap();
+        assert_eq!(opening.case, StartCase::Salvaged);
+        // The high-water file still knows the names, and which seqs were given.
+        let snapshot = journal.snapshots().borrow().clone();
+        assert_eq!(snapshot.lanes.len(), 3);
+        assert!(snapshot.streams[0].head.0 >= RECORDS / 2, "{snapshot:?}");
+        journal.close().await.unwrap();
+        deliver_all(wiped.path()).await;
+    }
+    let newer = copy(base.path());
+    {
+        let (journal, _) = Journal::open(&options(newer.path())).unwrap();
+        journal.close().await.unwrap();
+        let path = newer.path().join("journal.db");
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[60..64].copy_from_slice(&99u32.to_be_bytes());
+        bytes[50 * PAGE..51 * PAGE].fill(0xff);
+        fs::write(&path, bytes).unwrap();
+    }
+    let before = files(newer.path());
+    let refused = Journal::open(&options(newer.path())).unwrap_err();
+    assert!(matches!(refused, JournalError::NewerSchema { found: 99, .. }), "{refused}");
+    assert!(salvage_stopped(newer.path(), false, &SystemClock).is_err());
+    assert!(before == files(newer.path()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cursors_that_cannot_be_and_a_lost_head_are_noticed_and_no_seq_is_given_twice() {
+    let base = killed().await;
+    let spoilt = |sql: &str| {
+        let dir = copy(base.path());
+        #[expect(clippy::disallowed_methods, reason = "the test plants a fault")]
+        let database = rusqlite::Connection::open(dir.path().join("journal.db")).unwrap();
+        database.execute_batch(sql).unwrap();
+        dir
+    };
+    let ahead = spoilt("UPDATE lanes SET sealed_seq = sealed_seq + (1 << 40) WHERE sink = 'range'");
+    let (journal, opening) = Journal::open(&options(ahead.path())).unwrap();
+    let report = opening.salvaged.unwrap();
+    assert!(report.cause.contains("lane gw/s/p/range"), "{report:?}");
+    assert_eq!((report.records, report.lost_records), (RECORDS, 0), "{report:?}");
+    journal.close().await.unwrap();
+    deliver_all(ahead.path()).await;
+
+    let headless =
+        spoilt("UPDATE chunks SET data = x'00' WHERE key = (SELECT max(key) FROM chunks)");
+    let marks = format!(r#"{{"streams":{{"s":{RECORDS}}}}}"#);
+    fs::write(headless.path().join("high-water.json"), marks).unwrap();
+    let read = read_all(headless.path()).await;
+    assert_eq!((read.head, read.lost), (RECORDS, RECORDS_A_CHUNK), "{:?}", read.report);
+    assert_eq!(read.report.unwrap().lost_records, RECORDS_A_CHUNK);
+    let (journal, _) = Journal::open(&options(headless.path())).unwrap();
+    let appender = journal.appender(&source()).await.unwrap();
+    // Back to the last saved one: whoever can repeat, repeats.
+    let position = (RECORDS - RECORDS_A_CHUNK).to_string().into_bytes();
+    assert_eq!(appender.positions()["file"], position);
+    append(&appender, RECORDS + 1, RECORDS + 1).await;
+    let (lane, _) = journal.lane(spec("all")).await.unwrap();
+    assert_eq!(lane.head().borrow().seq, Seq(RECORDS + 1));
+    journal.close().await.unwrap();
+    deliver_all(headless.path()).await;
+}
