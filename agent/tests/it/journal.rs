@@ -20,6 +20,7 @@ const CONFIG: &str = r#"
     [sinks.out]
     type = "file"
     root = "{dir}/block/out"
+    batch = { linger = "50ms" }
     retry = { backoff = "10ms", backoff_max = "100ms" }
 
     [pipelines.p]
@@ -330,8 +331,13 @@ fn the_journal_is_looked_into_beside_a_running_agent_and_on_a_stopped_one() {
     let untouched = |what: &dyn Fn()| {
         let data = home.path("data");
         let all = || -> Vec<_> {
-            let names = files_below(&data).into_iter();
-            names.map(|name| (std::fs::read(data.join(&name)).unwrap(), name)).collect()
+            let names = files_below(&data).into_iter().filter(|name| !name.ends_with("admin.sock"));
+            // SQLite's index of the WAL is made anew by whoever opens it first.
+            let content = |name: &Path| {
+                let is_index = name.ends_with("journal.db-shm");
+                if is_index { Vec::new() } else { std::fs::read(data.join(name)).unwrap() }
+            };
+            names.map(|name| (content(&name), name)).collect()
         };
         let before = all();
         what();
@@ -341,7 +347,7 @@ fn the_journal_is_looked_into_beside_a_running_agent_and_on_a_stopped_one() {
     let mut agent = home.start(&["run"]);
     wait_for_status(&home, "the agent", |s| s["lanes"][0]["batches_sealed"] == 1);
     agent.kill();
-    // What a killed agent left stays as it is too, and so does its index of the WAL.
+    // What a killed agent left stays as it is too.
     untouched(&|| look(&home, false));
     let tried = json(&home, &["journal", "salvage", "--dry-run", "--json"]);
     assert_eq!((&tried["records"], &tried["batches"]), (&500.into(), &1.into()), "{tried}");
