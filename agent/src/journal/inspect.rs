@@ -355,15 +355,21 @@ impl Inspection {
         Ok(())
     }
 
-    /// Streams by name.
+    /// Streams by name. Reads no chunk, so that what is good of a damaged journal can be read.
     ///
     /// # Errors
     /// When the journal cannot be read.
-    pub fn streams(&self) -> Result<Vec<(StreamNumber, SourceId, Seq)>, JournalError> {
-        let state = self.state()?;
-        let streams = state.streams.into_iter();
-        let mut streams: Vec<_> =
-            streams.map(|(number, s)| (number, s.source, s.next_seq.before())).collect();
+    pub fn streams(&self) -> Result<Vec<(StreamNumber, SourceId)>, JournalError> {
+        let read = || {
+            let mut query = self.connection.prepare("SELECT number, source FROM streams")?;
+            let rows = query.query_map([], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))?;
+            rows.collect::<Result<Vec<_>, _>>()
+        };
+        let rows = read().map_err(|error| self.failed(error))?;
+        let named = rows.into_iter().filter_map(|(number, source)| {
+            source.parse::<SourceId>().ok().map(|source| (StreamNumber(number), source))
+        });
+        let mut streams: Vec<_> = named.collect();
         streams.sort_by(|a, b| a.1.cmp(&b.1));
         Ok(streams)
     }

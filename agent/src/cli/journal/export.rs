@@ -73,9 +73,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let lane = args.lane.as_deref().map(|name| find_lane(&inspection, name)).transpose()?;
     let streams = inspection.streams()?;
     if let Some(wanted) = &args.stream
-        && !streams.iter().any(|(_, source, _)| source.as_str() == wanted)
+        && !streams.iter().any(|(_, source)| source.as_str() == wanted)
     {
-        let names = streams.iter().map(|(_, source, _)| source.to_string()).collect();
+        let names = streams.iter().map(|(_, source)| source.to_string()).collect();
         return Err(not_found("stream", wanted, names).into());
     }
     let bar = progress("exporting");
@@ -87,7 +87,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bar: bar.clone(),
         identity: String::new(),
     };
-    for (number, source, _) in &streams {
+    for (number, source) in &streams {
         let is_wanted = match (&lane, &args.stream) {
             (Some(lane), _) => lane.stream() == *number,
             (None, Some(wanted)) => source.as_str() == wanted,
