@@ -13,6 +13,7 @@ use tokio::sync::{oneshot, watch};
 use super::apply::Group;
 use super::error::JournalError;
 use super::lanes::{LaneJournal, PendingSeal};
+use super::losses::Why;
 use super::reader::Readers;
 use super::soundness;
 use super::state::{chunk_key, key_seq};
@@ -134,12 +135,7 @@ impl Writer {
             lane = %name, first = first.0, last = last.0, records,
             "Records are missing in the journal, they count as lost"
         );
-        let insert = "INSERT INTO losses (stream, lane, first_seq, last_seq, at, why)
-                      VALUES (?1, ?2, ?3, ?4, ?5, 'damage')";
-        let at = self.clock.now().0;
-        let range = (first.0.cast_signed(), last.0.cast_signed());
-        let parameters = params![stream.0, number.0, range.0, range.1, at];
-        self.execute(transaction, "noting a loss", insert, parameters)?;
+        self.write_loss(transaction, stream, Some(number), (first, last), Why::Damage)?;
         let update = "UPDATE lanes SET lost = ?2 WHERE number = ?1";
         let lost = self.state.lanes.get(&number).map_or(0, |lane| lane.totals.lost);
         self.execute(transaction, "noting a loss", update, params![number.0, lost.cast_signed()])?;

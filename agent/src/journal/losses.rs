@@ -23,11 +23,12 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(1);
 /// No clock that says less is right: a host without a battery begins in 1970.
 const WALL_PLAUSIBLE: Timestamp = Timestamp(1_700_000_000_000_000_000);
 
-/// Why records are given up.
+/// Why records are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
     Full,
     Aged,
+    Damage,
 }
 
 impl Why {
@@ -35,6 +36,7 @@ impl Why {
         match self {
             Self::Full => "drop_oldest",
             Self::Aged => "max_age",
+            Self::Damage => "damage",
         }
     }
 }
@@ -249,6 +251,7 @@ impl Writer {
         match why {
             Why::Full => self.quota.giving_up.full += lost,
             Why::Aged => self.quota.giving_up.aged += lost,
+            Why::Damage => {}
         }
         self.state.update_released(number);
         Ok(())
@@ -276,7 +279,7 @@ impl Writer {
     }
 
     /// Keeps a range as a row; one that goes on where the newest of its lane ends makes that longer.
-    fn write_loss(
+    pub(super) fn write_loss(
         &self,
         transaction: &Connection,
         stream: StreamNumber,

@@ -345,7 +345,7 @@ impl Journal {
 /// Opens the database, out of a salvage where it is damaged. A second failure is told: nothing is salvaged twice in a row.
 fn open_or_salvage(
     options: &JournalOptions,
-) -> Result<(open::Opened, State, Option<SalvageReport>), JournalError> {
+) -> Result<(open::OpenedJournal, State, Option<SalvageReport>), JournalError> {
     let JournalOptions { directory, config, agent, host, clock } = options;
     let path = directory.join(open::DATABASE_NAME);
     let mut salvaged = salvage::finish_interrupted(directory)?;

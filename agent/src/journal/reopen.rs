@@ -187,6 +187,7 @@ impl Writer {
     }
 
     pub(super) fn hold(&mut self, cause: SharedError) -> SharedError {
+        self.published.damage.note(&cause);
         let failures = self.trouble.failures;
         let pause = self.trouble.backoff.wait(failures);
         tracing::error!(
