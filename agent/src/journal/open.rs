@@ -420,7 +420,7 @@ pub(super) fn refuse_foreign(path: &Path, is_new: bool) -> Result<(), JournalErr
 
 /// Whether a power cut ended the write of the first page, before there was a WAL: it is yet to be rolled back, which a
 /// connection that only reads cannot do. Nothing is in such a file.
-fn is_first_write(path: &Path, error: &JournalError) -> bool {
+pub(super) fn is_first_write(path: &Path, error: &JournalError) -> bool {
     let JournalError::ReadOnly { source: rusqlite::Error::SqliteFailure(failure, _), .. } = error
     else {
         return false;

@@ -10,7 +10,7 @@ use std::path::Path;
 use rusqlite::{Connection, ErrorCode};
 
 use super::error::JournalError;
-use super::open::connect_bystander;
+use super::open::{connect_bystander, is_first_write};
 use super::schema;
 use super::state::State;
 use crate::clock::Clock;
@@ -28,7 +28,10 @@ const SHORT_READ: i32 = rusqlite::ffi::SQLITE_IOERR_SHORT_READ;
 /// # Errors
 /// [`JournalError::Damaged`], [`JournalError::Implausible`] or what else says that a salvage is due.
 pub(super) fn check(path: &Path, clock: &dyn Clock) -> Result<(), JournalError> {
-    let connection = connect_bystander(path)?;
+    let connection = match connect_bystander(path) {
+        Err(error) if is_first_write(path, &error) => return Ok(()),
+        connected => connected?,
+    };
     let failed = |source| JournalError::sqlite(path, "looking through the tables", source);
     let version: i64 =
         connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;

@@ -216,7 +216,7 @@ impl Driver {
     pub(super) async fn compare(&mut self) -> Result<(), Failed> {
         self.forget_sessions();
         let view = View::of(self.journal.as_ref().unwrap()).await?;
-        view.check_sums();
+        view.check_sums().unwrap();
         let certain = self.acknowledged.last().unwrap().0;
         let found =
             (certain..self.steps.len()).rev().find(|step| self.steps[*step].model.view() == view);

@@ -249,7 +249,7 @@ async fn open_image(run: &Run, cut: usize, directory: &Path) -> Result<usize, St
     let opened = Journal::open(&options(directory));
     let (journal, _) = opened.map_err(|error| crate::error_chain::Chain(&error).to_string())?;
     let view = View::of(&journal).await.map_err(|error| error.to_string())?;
-    view.check_sums();
+    view.check_sums()?;
     run.judge(cut, &view)
 }
 
