@@ -67,6 +67,7 @@ pub(super) fn mend_lanes(
                     lane.next_batch.cast_signed(),
                 ),
             )?;
+            settle_totals(building, &lane)?;
         }
     }
     // Parts of no batch: of a run without a seal, or acked long ago.
@@ -76,6 +77,39 @@ pub(super) fn mend_lanes(
               AND number = (batch_parts.key >> 14) & ((1 << 36) - 1))",
         [],
     )?;
+    Ok(())
+}
+
+/// Each record behind the start of a lane has one outcome, or waits for it. What is done again has none yet: it is taken from
+/// the counts of what a seal decides, then from the others. What nobody knows the outcome of counts as lost.
+fn settle_totals(building: &Building, lane: &Lane) -> Result<(), JournalError> {
+    const COUNTS: [&str; 5] = ["dropped", "dead_lettered", "not_taken", "delivered", "lost"];
+    let failed = |error| building.failed(error);
+    let query = format!(
+        "SELECT coalesce((SELECT sum(inputs) FROM batches WHERE lane = lanes.number), 0), {}
+         FROM lanes WHERE number = ?1",
+        COUNTS.join(", ")
+    );
+    let (waiting, mut counts): (i64, [i64; 5]) = building
+        .db
+        .query_row(&query, [lane.number], |row| {
+            let count = |index| row.get(index);
+            Ok((count(0)?, [count(1)?, count(2)?, count(3)?, count(4)?, count(5)?]))
+        })
+        .map_err(failed)?;
+    let sealed = (lane.sealed - lane.start).cast_signed();
+    let mut surplus = counts.iter().sum::<i64>() + waiting - sealed;
+    for count in &mut counts {
+        let taken = surplus.clamp(0, (*count).max(0));
+        *count -= taken;
+        surplus -= taken;
+    }
+    let [.., lost] = &mut counts;
+    *lost += (-surplus).max(0);
+    for (name, count) in COUNTS.iter().zip(counts) {
+        let update = format!("UPDATE lanes SET {name} = ?2 WHERE number = ?1");
+        building.execute(&update, (lane.number, count))?;
+    }
     Ok(())
 }
 

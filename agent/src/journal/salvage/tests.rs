@@ -700,3 +700,33 @@ async fn cursors_that_cannot_be_and_a_lost_head_are_noticed_and_no_seq_is_given_
     journal.close().await.unwrap();
     deliver_all(headless.path()).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_done_again_has_no_outcome_yet() {
+    let base = killed().await;
+    // As if of the first 1000 some had been left out, and the batch behind them is not found.
+    let dir = copy(base.path());
+    {
+        #[expect(clippy::disallowed_methods, reason = "the test plants a fault")]
+        let database = rusqlite::Connection::open(dir.path().join("journal.db")).unwrap();
+        let sql = "UPDATE lanes SET dropped = 400, dead_lettered = 5, delivered = 595 WHERE sink = 'parts';
+                   UPDATE lanes SET dropped = 30, delivered = 1000 WHERE sink = 'range';
+                   UPDATE batches SET inputs = 870 WHERE lane = 2;
+                   UPDATE batches SET sha256 = zeroblob(32);
+                   DELETE FROM batches WHERE lane = 3";
+        database.execute_batch(sql).unwrap();
+    }
+    fs::write(dir.path().join("journal.damaged"), "planted").unwrap();
+    let (journal, opening) = Journal::open(&options(dir.path())).unwrap();
+    let report = opening.salvaged.unwrap();
+    assert_eq!(report.cut_again.len(), 2, "{report:?}");
+    let snapshot = journal.snapshots().borrow().clone();
+    for lane in &snapshot.lanes {
+        let totals = lane.totals;
+        let sum = totals.delivered + totals.dropped + totals.dead_lettered + totals.lost;
+        assert_eq!(sum + lane.queued, RECORDS - lane.start.0, "{lane:?}");
+        assert_eq!(totals.lost, 0, "{lane:?}");
+    }
+    journal.close().await.unwrap();
+    deliver_all(dir.path()).await;
+}
