@@ -37,7 +37,7 @@ impl Deliverer {
             attempt += 1;
             let error = match self.attempt(batch, attempt).await {
                 Ok(delivered) => {
-                    self.succeeded(delivered);
+                    self.succeeded(&delivered);
                     return Some(delivered);
                 }
                 Err(error) if error.is_final => {
@@ -67,14 +67,19 @@ impl Deliverer {
 
     async fn attempt(&mut self, batch: &SealedBatch, attempt: u32) -> Result<Delivered, SinkError> {
         let timeout = self.retry.attempt_timeout;
-        within(timeout, self.sink.deliver(batch, attempt)).await
+        let delivered = within(timeout, self.sink.deliver(batch, attempt)).await?;
+        // The batch stays as it is until its outcome can be recorded record by record.
+        match delivered.refused.first() {
+            None => Ok(delivered),
+            Some(refused) => Err(SinkError::new(Class::Rejected, refused.reason.clone()).answered()),
+        }
     }
 
     async fn probe(&mut self) -> Result<(), SinkError> {
         within(self.retry.attempt_timeout, self.sink.probe()).await
     }
 
-    fn succeeded(&mut self, delivered: Delivered) {
+    fn succeeded(&mut self, delivered: &Delivered) {
         self.status.counters.delivered(delivered);
         if let Some(since) = self.failing_since.take() {
             let outage_s = self.clock.now().since(since).as_secs();
@@ -120,7 +125,7 @@ async fn within<T>(
         Err(_) => {
             let timeout = crate::units::format_duration(timeout);
             let reason = format!("no answer within {timeout}, the outcome is unknown");
-            Err(SinkError::new(Class::Retryable, reason))
+            Err(SinkError::new(Class::Retryable, reason).doubtful())
         }
     }
 }

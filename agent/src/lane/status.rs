@@ -86,7 +86,7 @@ pub struct LaneCounters {
 }
 
 impl LaneCounters {
-    pub(super) fn delivered(&self, delivered: Delivered) {
+    pub(super) fn delivered(&self, delivered: &Delivered) {
         self.records_delivered.fetch_add(delivered.records, Ordering::Relaxed);
         self.records_already.fetch_add(delivered.already, Ordering::Relaxed);
         self.bytes_delivered.fetch_add(delivered.bytes, Ordering::Relaxed);

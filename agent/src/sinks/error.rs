@@ -38,6 +38,11 @@ pub struct SinkError {
     pub retry_after: Option<std::time::Duration>,
     /// Whether nobody will take anything any more while this process lives, as behind a broken pipe: the lane ends.
     pub is_final: bool,
+    /// Whether the destination itself answered: only answers spend the retry budget.
+    pub answered: bool,
+    /// Whether this may be an outage or the batch's own fault (502, 503, 504, silence): an outage, as long as the destination
+    /// has not meanwhile served anybody else.
+    pub doubtful: bool,
     /// What caused it, if that says more.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -46,7 +51,29 @@ pub struct SinkError {
 impl SinkError {
     /// A failure of a class without a deeper cause.
     pub fn new(class: Class, reason: impl Into<String>) -> Self {
-        Self { class, reason: reason.into(), retry_after: None, is_final: false, source: None }
+        Self {
+            class,
+            reason: reason.into(),
+            retry_after: None,
+            is_final: false,
+            answered: false,
+            doubtful: false,
+            source: None,
+        }
+    }
+
+    /// The same as an answer of the destination itself.
+    #[must_use]
+    pub fn answered(mut self) -> Self {
+        self.answered = true;
+        self
+    }
+
+    /// The same, of which nobody can tell whether the destination is away or the batch is at fault.
+    #[must_use]
+    pub fn doubtful(mut self) -> Self {
+        self.doubtful = true;
+        self
     }
 
     /// The same for good.

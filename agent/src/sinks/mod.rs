@@ -29,11 +29,20 @@ pub fn build(config: &SinkConfig, _clock: SharedClock) -> Arc<dyn SinkBuilder> {
     }
 }
 
-/// What a delivery achieved: everything in the batch is durable at the destination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// A record that the destination refuses for good, while it takes the others of the batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Its place in the batch, from 0.
+    pub index: u64,
+    /// Why, with the destination's words and without the payload.
+    pub reason: String,
+}
+
+/// What a delivery achieved: everything in the batch that was not refused is durable at the destination.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[must_use = "a batch counts as delivered only through this"]
 pub struct Delivered {
-    /// Records of the batch.
+    /// Records of the batch that the destination has.
     pub records: u64,
     /// Records (or, for a file, all of them) that the destination had already: a repeat that it recognised.
     pub already: u64,
@@ -43,6 +52,8 @@ pub struct Delivered {
     pub files: u64,
     /// Records stored behind one that failed at first, inside one publish window.
     pub reordered: u64,
+    /// Records that are refused, in their order: they go to the dead letters.
+    pub refused: Vec<Refused>,
 }
 
 /// One lane's way to a destination. Made by [`SinkBuilder::build`], used by one lane only.

@@ -227,6 +227,7 @@ impl Sink for NatsSink {
             bytes: progress.bytes,
             files: 0,
             reordered: progress.reordered,
+            refused: Vec::new(),
         };
         self.progress = None;
         Ok(delivered)
