@@ -28,16 +28,14 @@ pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
     let example = format!("bench_{}", arguments.name);
     let step = Step::start("building the release binaries");
     process::run(
-        process::cargo(root).args(["build", "--release", "-p", "waystation", "--bin"]).args([
-            "waystation",
-            "--example",
-            &example,
-        ]),
+        process::cargo(root)
+            .args(["build", "--release", "--bin", "waystation", "--example"])
+            .arg(&example),
     )?;
     step.done();
     let step = Step::start(format!("measuring: {}", arguments.name));
     let mut command = process::cargo(root);
-    command.args(["run", "--quiet", "--release", "-p", "waystation", "--example", &example, "--"]);
+    command.args(["run", "--quiet", "--release", "--example", &example, "--"]);
     let output = command
         .args(&arguments.arguments)
         .stderr(std::process::Stdio::inherit())

@@ -161,12 +161,12 @@ fn tests(root: &Path) -> Result<Counts> {
 }
 
 fn release(root: &Path) -> Result<Counts> {
-    plain(process::cargo(root).args(["build", "--release", "-p", "waystation", "--locked"]))
+    plain(process::cargo(root).args(["build", "--release", "--bin", "waystation", "--locked"]))
 }
 
 /// The suites that prove durability by faults, in the sizes that are reported.
 fn full_sizes(root: &Path) -> Result<Counts> {
-    let selection = ["-p", "waystation", "--test", "it", "--release"];
+    let selection = ["--workspace", "--test", "it", "--release"];
     suite::run_sized(root, &selection, &["crash".to_owned()], &FULL_SIZES)
 }
 

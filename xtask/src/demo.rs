@@ -104,7 +104,7 @@ fn build(root: &Path, agent: Option<&Path>) -> Result<PathBuf> {
             Some(agent) => {
                 agent.canonicalize().with_context(|| format!("no agent at {}", agent.display()))
             }
-            None => process::run(process::cargo(root).args(["build", "-p", "waystation"]))
+            None => process::run(process::cargo(root).args(["build", "--bin", "waystation"]))
                 .map(|()| root.join("target/debug/waystation")),
         };
         let guest = guest.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

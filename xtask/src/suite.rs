@@ -52,7 +52,7 @@ pub(crate) fn agent(root: &Path, filter: &[String]) -> Result<Counts> {
     if !filter.is_empty() {
         return Ok(counts);
     }
-    Ok(counts.and(documentation(root, &["-p", "waystation"])?))
+    Ok(counts.and(documentation(root, &["--workspace"])?))
 }
 
 /// The examples in the documentation, which nextest does not run.

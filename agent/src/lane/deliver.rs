@@ -71,7 +71,9 @@ impl Deliverer {
         // The batch stays as it is until its outcome can be recorded record by record.
         match delivered.refused.first() {
             None => Ok(delivered),
-            Some(refused) => Err(SinkError::new(Class::Rejected, refused.reason.clone()).answered()),
+            Some(refused) => {
+                Err(SinkError::new(Class::Rejected, refused.reason.clone()).answered())
+            }
         }
     }
 
