@@ -58,14 +58,27 @@ impl Ballast {
 
     /// Makes it as large as it should be; a failure costs the reserve only.
     pub(super) fn restore(&mut self) {
-        if self.held == self.wanted {
+        self.make(self.wanted);
+    }
+
+    /// At the end of a run: takes over the room that the WAL had too, as far as there is any, because a start on a volume that
+    /// is full by then makes its WAL of it.
+    pub(super) fn keep_for_start(&mut self, wal_bytes: u64, volume_free: u64) {
+        let size = (self.wanted + wal_bytes).min(self.held + volume_free);
+        if size > self.held {
+            self.make(size);
+        }
+    }
+
+    fn make(&mut self, size_bytes: u64) {
+        if self.held == size_bytes {
             return;
         }
-        match allocate(&self.path, self.wanted) {
+        match allocate(&self.path, size_bytes) {
             Ok(()) => {
-                self.held = self.wanted;
+                self.held = size_bytes;
                 self.failed = false;
-                tracing::debug!(size_bytes = self.wanted, "Ballast is there");
+                tracing::debug!(size_bytes, "Ballast is there");
             }
             Err(error) => {
                 drop(fs::remove_file(&self.path));

@@ -77,13 +77,15 @@ impl Room {
 impl Budget {
     pub(super) fn new(max_bytes: u64, volume: u64) -> Self {
         let limit = max_bytes.min(volume);
+        let transaction = (TRANSACTION_BYTES_MAX as u64).min(limit / 8);
         Self {
             limit,
             by_volume: volume < max_bytes,
             ballast: BALLAST_BYTES.min(limit / 8),
-            wal_extent: WAL_EXTENT_BYTES.min(limit / 8),
+            // At least twice a transaction: on a full volume it cannot become longer, and is checkpointed as often.
+            wal_extent: WAL_EXTENT_BYTES.min(limit / 8).max(2 * (transaction + transaction / 4)),
             checkpoint: WAL_CHECKPOINT_BYTES.min(limit / 4),
-            transaction: (TRANSACTION_BYTES_MAX as u64).min(limit / 8),
+            transaction,
         }
     }
 
@@ -117,22 +119,25 @@ impl Budget {
         if tight { self.ballast / 4 } else { self.ballast / 4 * 3 }
     }
 
+    /// Free pages that the database shall have while the volume is short. A quarter of the ballast stays for the WAL.
+    pub(super) fn claim(self) -> u64 {
+        self.ballast / 4 * 3
+    }
+
     /// `ballast_lacking`: bytes that the ballast has to get back first, so that no append takes what was given up for acks.
     pub(super) fn room(self, usage: Usage, ballast_lacking: u64) -> Room {
         let live = (usage.pages - usage.pages_free) * PAGE;
         let quota = self.appends_max(usage.wal_file).saturating_sub(live);
         // Pages that stand in the WAL only make the file longer at the next checkpoint.
         let growth = (usage.pages * PAGE).saturating_sub(usage.database_file);
-        // Twice a transaction is enough for the WAL when it is checkpointed as often.
-        let wal_least = 2 * (self.transaction + self.transaction / 4);
-        let committed = growth + wal_least.saturating_sub(usage.wal_file);
+        let committed = growth + self.wal_extent.saturating_sub(usage.wal_file);
         let lacking = committed.saturating_sub(usage.volume_free);
         let spare = usage.volume_free.saturating_sub(committed);
         let volume = if lacking > 0 {
             0
         } else {
             // Lanes go on a little beyond what stops appends before the ballast's turn comes.
-            spare.saturating_sub(ballast_lacking + self.ballast / 2) + usage.pages_free * PAGE
+            (spare + usage.pages_free * PAGE).saturating_sub(ballast_lacking + self.ballast / 2)
         };
         Room { quota, volume, spare, lacking }
     }
@@ -232,9 +237,17 @@ mod tests {
         let given_up = Usage { wal_file: 8 * MIB, volume_free: 8 * MIB, ..Usage::default() };
         assert!(budget.room(given_up, 0).volume > 3 * MIB);
         assert_eq!(budget.room(given_up, 8 * MIB).volume, 0);
-        // Pages that are free need no room on the volume.
-        let emptied = Usage { pages: 20, pages_free: 10, database_file: 20 * PAGE, ..given_up };
-        assert_eq!(budget.room(emptied, 8 * MIB).volume, 10 * PAGE);
+        // Free pages need no room on the volume, but they stand in for what the ballast lacks first.
+        let free = |pages| Usage {
+            pages: 10_000,
+            pages_free: pages,
+            database_file: 10_000 * PAGE,
+            ..given_up
+        };
+        let needed = 4 * MIB / PAGE;
+        assert_eq!(budget.room(free(needed), 8 * MIB).volume, 0);
+        assert_eq!(budget.room(free(needed + 10), 8 * MIB).volume, 10 * PAGE);
+        assert_eq!(budget.room(free(10), 0).volume, 4 * MIB + 10 * PAGE);
     }
 
     #[test]

@@ -129,6 +129,12 @@ impl Checkpointer {
         Ok(())
     }
 
+    /// Moves what the WAL holds into the database and waits for readers for a moment, so that the next transaction begins at
+    /// the start of the WAL instead of making it longer.
+    pub(super) fn begin_anew(&self, connection: &Connection) -> Result<(), JournalError> {
+        self.waiting(connection, "RESTART").map(drop)
+    }
+
     /// Checkpoints whatever there is, as a clean stop and making the file smaller do.
     pub(super) fn everything(&self, connection: &Connection) -> Result<bool, JournalError> {
         Ok(!self.checkpoint(connection, "TRUNCATE")?.busy)

@@ -56,6 +56,7 @@ mod ballast;
 mod budget;
 mod checkpoint;
 mod chunk;
+mod claim;
 pub mod config;
 mod error;
 mod gaps;

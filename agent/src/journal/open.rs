@@ -12,6 +12,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use super::ballast::Ballast;
 use super::budget::{self, Budget};
 use super::checkpoint::{self, Checkpointer};
+use super::claim;
 use super::config::{Durability, JournalConfig};
 use super::error::JournalError;
 use super::quota::Quota;
@@ -137,16 +138,22 @@ pub(super) fn open_database(
     let budget = Budget::new(config.max_bytes.0, volume);
     let mut ballast = Ballast::in_directory(directory, budget.ballast);
     let free = budget::volume(directory).map_or(u64::MAX / 2, |volume| volume.free);
-    if free < budget.wal_extent && ballast.give_up() {
+    let is_short = free < budget.wal_extent && ballast.give_up();
+    if is_short {
         tracing::warn!(free_bytes = free, "Volume of the journal is full");
     }
     let opened = open_with(directory, config, budget, agent, host, clock)?;
     let Opened { mut connection, case, epoch, agent } = opened;
     let path = directory.join(DATABASE_NAME);
     let checkpointer = Checkpointer::new(&path, BUSY_TIMEOUT);
+    if is_short
+        && let Err(error) = claim::claim(&connection, &path, budget, &checkpointer, &mut ballast)
+    {
+        tracing::warn!(error = %crate::error_chain::Chain(&error), "Not all of the ballast went into the database");
+    }
     let failed = |source| JournalError::sqlite(&path, "measuring", source);
     let mut usage = budget::measure(&connection, &path).map_err(failed)?;
-    if shrink::is_worth_it(usage) {
+    if shrink::is_worth_it(usage, ballast.lacking()) {
         connection = shrink_at_start(connection, &path, config.durability, &checkpointer, budget)?;
         usage = budget::measure(&connection, &path).map_err(failed)?;
     }
@@ -157,7 +164,12 @@ pub(super) fn open_database(
     } else if ballast.held() > budget.ballast {
         ballast.restore();
     }
-    let quota = Quota { usage, pages_max, ..Quota::new(config, budget, ballast, checkpointer) };
+    let quota = Quota {
+        usage,
+        pages_max,
+        claimed: is_short,
+        ..Quota::new(config, budget, ballast, checkpointer)
+    };
     Ok(OpenedJournal { connection, case, epoch, agent, quota })
 }
 
@@ -231,6 +243,10 @@ fn open_with(
         .map_err(|source| JournalError::sqlite(&path, "reading the schema", source))?;
     if found < schema::version() {
         schema::migrate(&mut connection, &path, found)?;
+    }
+    if budget::volume(directory).is_ok_and(|volume| volume.free < budget.wal_extent) {
+        // The WAL may be as long as it can become: what it holds goes into the database, and it begins anew.
+        Checkpointer::new(&path, BUSY_TIMEOUT).begin_anew(&connection)?;
     }
     let (agent, epoch) = begin_epoch(&mut connection, &path, directory, agent, host)?;
     if let Err(error) = wal::extend(&wal_path, budget.wal_extent) {
@@ -456,6 +472,7 @@ fn begin_epoch(
         (None, Some(configured)) => configured.clone(),
         (None, None) => host.clone(),
     };
+    claim::release(&transaction).map_err(failed)?;
     let put = "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2";
     transaction.execute(put, ["starts", &starts.to_string()]).map_err(failed)?;
     transaction.execute(put, ["agent", agent.as_str()]).map_err(failed)?;

@@ -4,8 +4,9 @@
 //! 2. Appends are let in, oldest first, as long as they fit below the limit and on the volume. What does not fit waits here
 //!    (`block`), is refused (`reject`), or has the oldest chunks dropped for it (`drop_oldest`, `losses.rs`). Their order is
 //!    kept: behind one that waits, all wait.
-//! 3. Seals, acks, dead letters and deletes are always let in: pages above the limit and the ballast are theirs. Where the
-//!    volume lacks what they need, the ballast is given up before they begin.
+//! 3. Seals, acks, dead letters and deletes are always let in: pages above the limit and the ballast are theirs. When the
+//!    volume is what keeps appends out, the ballast goes into the database for them (`claim.rs`); where it became short from
+//!    one moment to the next, the ballast is given up before they begin.
 //! 4. While the journal is full, lanes seal one small batch at a time ([`Pace`]), so that the ballast is enough for all.
 //! 5. When there is room again, the ballast is made anew, and appends go on without anybody's doing.
 
@@ -131,6 +132,8 @@ pub(super) struct Quota {
     pub(super) on_full: OnFull,
     pub(super) max_age: Option<Duration>,
     pub(super) ballast: Ballast,
+    /// The ballast's room went into the database, as far as it could, and it was not made again since.
+    pub(super) claimed: bool,
     pub(super) checkpointer: Checkpointer,
     /// Appends that wait, in their order; what they hold of the queue's room bounds them.
     pub(super) waiting: VecDeque<AppendOperation>,
@@ -171,6 +174,7 @@ impl Quota {
             on_full: config.on_full,
             max_age: config.max_age,
             ballast,
+            claimed: false,
             checkpointer,
             waiting: VecDeque::new(),
             full: None,
@@ -199,6 +203,21 @@ impl Quota {
 
     fn room(&self) -> Room {
         self.budget.room(self.usage, self.ballast.lacking())
+    }
+
+    /// What parts may take: below `max_page_count`, and no more than the volume has for a longer database. What stands in the
+    /// WAL and can never be moved out of it would stop everything.
+    fn parts_room(&self) -> u64 {
+        let pages_left = self.pages_max.saturating_sub(self.usage.pages);
+        let longer = (pages_left * super::budget::PAGE).min(self.room().spare);
+        longer + self.usage.pages_free * super::budget::PAGE
+    }
+
+    /// Whether it is the volume that keeps appends out, or what is committed has no room on it.
+    pub(super) fn is_volume_short(&self) -> bool {
+        let room = self.room();
+        room.lacking > 0
+            || self.full.is_some() && room.volume < room.quota.min(self.budget.resume_at())
     }
 
     fn admission(&self) -> Admission {
@@ -272,8 +291,7 @@ impl Writer {
         if operations.iter().any(|operation| !matches!(operation, Operation::Append(_))) {
             self.make_room_for_the_rest(transaction, parts)?;
         }
-        let pages_left = self.quota.pages_max.saturating_sub(self.quota.usage.pages);
-        self.quota.parts_left = (pages_left + self.quota.usage.pages_free) * super::budget::PAGE;
+        self.quota.parts_left = self.quota.parts_room();
         self.quota.look_again = false;
         let mut gate = Gate { left: self.quota.room().left(), taken: 0, closed: false };
         let asked = std::mem::take(operations);
@@ -300,7 +318,7 @@ impl Writer {
             .map_err(|source| JournalError::sqlite(&self.path, "bounding", source))
     }
 
-    fn measure(&mut self, connection: &Connection) -> Result<(), JournalError> {
+    pub(super) fn measure(&mut self, connection: &Connection) -> Result<(), JournalError> {
         self.quota.usage = measure(connection, &self.path)
             .map_err(|source| JournalError::sqlite(&self.path, "measuring", source))?;
         Ok(())
@@ -511,6 +529,7 @@ impl Writer {
             // With enough left that it is not given up again for the next seal.
             if room.spare >= lacking + self.quota.budget.ballast / 2 {
                 self.quota.ballast.restore();
+                self.quota.claimed = false;
                 return;
             }
         }
@@ -529,10 +548,13 @@ impl Writer {
         }
     }
 
-    /// A transaction or checkpoint met a full volume after all.
+    /// A transaction or checkpoint met a full volume after all. The ballast's turn comes with `claim_ballast`.
     pub(super) fn met_full(&mut self) {
-        self.quota.ballast.give_up();
         if let Some(connection) = self.connection.take() {
+            // A WAL that cannot grow must begin anew, or no transaction comes through any more.
+            if let Err(error) = self.quota.checkpointer.begin_anew(&connection) {
+                tracing::debug!(error = %crate::error_chain::Chain(&error), "WAL cannot begin anew");
+            }
             // Measured for the reason only; a failure leaves the last one.
             drop(self.measure(&connection));
             self.connection = Some(connection);
@@ -565,17 +587,14 @@ impl Writer {
         let tight = self.quota.full.is_some() || self.quota.ballast.lacking() > 0;
         let clock = Arc::clone(&self.clock);
         let budget = self.quota.budget;
-        let mut result = self.quota.checkpointer.after_commit(&connection, budget, tight, &*clock);
-        let is_full =
-            |result: &Result<(), JournalError>| matches!(result, Err(error) if error.is_full());
-        if is_full(&result) && self.quota.ballast.give_up() {
-            result = self.quota.checkpointer.after_commit(&connection, budget, true, &*clock);
-        }
+        let result = self.quota.checkpointer.after_commit(&connection, budget, tight, &*clock);
         self.connection = Some(connection);
-        if is_full(&result) {
-            self.met_full();
-        } else if let Err(error) = result {
-            tracing::warn!(error = %crate::error_chain::Chain(&error), "Checkpoint failed, the WAL grows meanwhile");
+        match result {
+            Ok(()) => {}
+            Err(error) if error.is_full() => self.met_full(),
+            Err(error) => {
+                tracing::warn!(error = %crate::error_chain::Chain(&error), "Checkpoint failed, the WAL grows meanwhile");
+            }
         }
         self.dirty |= self.quota.checkpointer.blocked(self.clock.monotonic()).is_some();
     }

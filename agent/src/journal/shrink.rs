@@ -32,11 +32,11 @@ const IDLE: Duration = Duration::from_secs(5);
 /// The pause after an attempt, whatever came of it.
 const AGAIN_AFTER: Duration = Duration::from_mins(10);
 
-/// Whether it is worth it, and there is room for the copy.
-pub(super) fn is_worth_it(usage: Usage) -> bool {
+/// Whether it is worth it, and there is room for the copy. On a small volume it is when the ballast can be made of it.
+pub(super) fn is_worth_it(usage: Usage, ballast_lacking: u64) -> bool {
     let free = usage.pages_free * PAGE;
     let live = (usage.pages - usage.pages_free) * PAGE;
-    free >= SHRINK_FREE_BYTES_MIN
+    (free >= SHRINK_FREE_BYTES_MIN || ballast_lacking > 0 && free >= ballast_lacking)
         && usage.pages_free * 4 >= usage.pages * 3
         && live <= SHRINK_LIVE_BYTES_MAX
         && usage.volume_free > 2 * live
@@ -121,11 +121,11 @@ impl Writer {
         // A journal that is held for an I/O error has none.
         let Some(connection) = self.connection.take() else { return };
         let usage = measure(&connection, &self.path).unwrap_or_default();
-        self.quota.last_shrink = Some(now);
-        if self.quota.full.is_some() || !is_worth_it(usage) {
+        if self.quota.full.is_some() || !is_worth_it(usage, self.quota.ballast.lacking()) {
             self.connection = Some(connection);
             return;
         }
+        self.quota.last_shrink = Some(now);
         let readers = std::sync::Arc::clone(&self.readers);
         let Some(paused) = readers.pause() else {
             // They are busy after all.

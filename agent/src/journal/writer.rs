@@ -275,6 +275,7 @@ impl Writer {
             let commits = self.commits;
             stop = self.commit_group(operations);
             self.checkpoint_if_due(self.commits != commits);
+            self.claim_ballast();
             self.look_for_room();
             self.shrink_when_idle();
             self.housekeeping(queue.0.is_empty());
@@ -431,7 +432,10 @@ impl Writer {
         self.high_water.write(&self.state);
         let failed = |source| JournalError::sqlite(&self.path, "closing", source);
         self.quota.checkpointer.everything(&connection)?;
-        connection.close().map_err(|(_, source)| failed(source))
+        connection.close().map_err(|(_, source)| failed(source))?;
+        let free = super::budget::volume(&self.path).map_or(0, |volume| volume.free);
+        self.quota.ballast.keep_for_start(self.quota.budget.wal_extent, free);
+        Ok(())
     }
 }
 

@@ -1,0 +1,95 @@
+//! When the volume runs short: the ballast's room becomes free pages of the database, before anybody else can take it.
+//!
+//! Room that is given back to a full volume goes to whoever writes next, and that is rarely us: a log file that filled the
+//! volume goes on growing. So the ballast is not kept until a seal needs it. As soon as the volume stops appends,
+//!
+//! 1. what is committed is checkpointed, which makes the database as long as it must be for that;
+//! 2. the ballast is given up, the WAL made as long as it may have to be, and the rest of the room written into the database,
+//!    row by row, each with its checkpoint, so that the WAL stays as long as it is;
+//! 3. the rows are deleted: their pages are free, and they lie in the file.
+//!
+//! Appends do not get these pages (`Budget::room` keeps as much back as the ballast lacks), so they are there for seals, acks
+//! and deletes. A crash in between leaves rows that the next start deletes. Later the ballast is made anew, and free pages that
+//! are too many are given back by `shrink.rs`.
+
+use std::path::Path;
+
+use rusqlite::{Connection, params};
+
+use super::ballast::Ballast;
+use super::budget::{Budget, PAGE};
+use super::checkpoint::{self, Checkpointer};
+use super::error::JournalError;
+use super::open::wal_path;
+use super::quota::Quota;
+use super::writer::Writer;
+use crate::error_chain::Chain;
+
+/// What one row takes.
+const ROW_BYTES: u64 = 256 * 1024;
+/// Rows of `meta` that only take room begin like this.
+const KEY_PREFIX: &str = "room/";
+
+impl Writer {
+    /// Takes the steps above once, when the volume is short and the database has not enough free pages as it is. Where the
+    /// ballast was given up within a transaction, what is left of its room is claimed.
+    pub(super) fn claim_ballast(&mut self) {
+        let wanted = self.quota.budget.claim();
+        let free = self.quota.usage.pages_free * PAGE;
+        if self.quota.claimed || free >= wanted || !self.quota.is_volume_short() {
+            return;
+        }
+        let Some(connection) = self.connection.take() else { return };
+        let Quota { budget, ballast, checkpointer, .. } = &mut self.quota;
+        let claimed = claim(&connection, &self.path, *budget, checkpointer, ballast);
+        self.quota.claimed = true;
+        match claimed.and_then(|()| self.measure(&connection)) {
+            Ok(()) => tracing::info!(
+                bytes = wanted - free,
+                "Ballast went into the database, for seals, acks and deletes"
+            ),
+            // What was claimed is there; for the rest the volume must do.
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "Not all of the ballast went into the database");
+            }
+        }
+        self.connection = Some(connection);
+        self.dirty = true;
+    }
+}
+
+/// Takes the steps above.
+pub(super) fn claim(
+    connection: &Connection,
+    path: &Path,
+    budget: Budget,
+    checkpointer: &Checkpointer,
+    ballast: &mut Ballast,
+) -> Result<(), JournalError> {
+    let failed = |source| JournalError::sqlite(path, "claiming room", source);
+    let row = ROW_BYTES.min(budget.claim() / 4).max(PAGE);
+    let first = checkpointer.begin_anew(connection);
+    ballast.give_up();
+    // Where the database had no room to grow, now it has.
+    first.or_else(|_| checkpointer.begin_anew(connection))?;
+    checkpoint::extend(&wal_path(path), budget.wal_extent)?;
+    let insert = "INSERT INTO meta (key, value) VALUES (?1, zeroblob(?2))";
+    let mut statement = connection.prepare_cached(insert).map_err(failed)?;
+    let mut rows = || -> Result<(), JournalError> {
+        for number in 0..budget.claim().div_ceil(row) {
+            let parameters = params![format!("{KEY_PREFIX}{number}"), row.cast_signed()];
+            statement.execute(parameters).map_err(failed)?;
+            checkpointer.begin_anew(connection)?;
+        }
+        Ok(())
+    };
+    let claimed = rows();
+    release(connection).map_err(failed)?;
+    claimed
+}
+
+/// Step 3, and what a start does about an earlier run's rows.
+pub(super) fn release(connection: &Connection) -> rusqlite::Result<()> {
+    let delete = "DELETE FROM meta WHERE key >= ?1 AND key < ?1 || '~'";
+    connection.prepare_cached(delete)?.execute([KEY_PREFIX]).map(drop)
+}
