@@ -104,6 +104,41 @@ pub const NATS_SUBJECT_BYTES_MAX: usize = 3 * 1024;
 /// Commands that may wait for a NATS connection, and publishes that may wait for an answer, over all lanes of a sink.
 pub const NATS_COMMANDS_MAX: usize = 16 * 1024;
 
+/// Bytes of a request's body that are made and handed to the connection at once.
+pub const HTTP_PIECE_BYTES: usize = 128 * 1024;
+/// Bytes of a request's body that are kept in memory; a longer one is made once to be measured and again while it is sent.
+pub const HTTP_BODY_KEPT_BYTES_MAX: u64 = 1024 * 1024;
+/// Records of one batch that an HTTP sink refuses by name; beyond that it refuses the batch.
+pub const HTTP_REFUSED_MAX: usize = 10_000;
+/// Headers that a config may add to requests.
+pub const HTTP_HEADERS_MAX: usize = 64;
+/// Statuses that a config may declare to be conflicts.
+pub const HTTP_CONFLICTS_MAX: usize = 16;
+/// Most bytes of an answer's body that are read, so that its connection can be used again.
+pub const HTTP_ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// How long an answer's body is read once its status is known.
+pub const HTTP_ANSWER_MS_MAX: u64 = 2_000;
+/// Most bytes of an answer's body that an error shows.
+pub const HTTP_EXCERPT_BYTES_MAX: usize = 256;
+/// The longest wait that a destination may ask for.
+pub const RETRY_AFTER_MS_MAX: u64 = 60 * 60 * 1000;
+/// How long connecting to an HTTP server may take, TLS and proxy included; at most half an attempt.
+pub const HTTP_CONNECT_MS_MAX: u64 = 10_000;
+/// How long a request for a token may take; at most half an attempt.
+pub const HTTP_TOKEN_MS_MAX: u64 = 10_000;
+/// How long before its end a token is replaced, at most; a tenth of its life if that is less.
+pub const HTTP_TOKEN_MARGIN_MS_MAX: u64 = 60_000;
+/// Most bytes of a token.
+pub const HTTP_TOKEN_BYTES_MAX: usize = 32 * 1024;
+/// Idle connections that one HTTP client keeps to one server.
+pub const HTTP_CONNECTIONS_IDLE_MAX: usize = 8;
+/// How long an idle HTTP connection is kept: less than the 60 s after which balancers forget it.
+pub const HTTP_IDLE_MS_MAX: u64 = 55_000;
+/// How often a silent HTTP connection is asked whether it lives.
+pub const HTTP_PING_MS: u64 = 20_000;
+/// Most bytes of a file of certificates or keys.
+pub const PEM_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
 /// Number of streams the chunk key has room for.
 pub const STREAMS_MAX: u16 = i16::MAX as u16;
 /// Number of lanes the part key has room for.

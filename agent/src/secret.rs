@@ -53,3 +53,12 @@ impl fmt::Debug for Secret {
         }
     }
 }
+
+/// A text that stands in the config, or a reference to a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// It stands there for everybody to read.
+    Plain(String),
+    /// It stands elsewhere.
+    Secret(Secret),
+}

@@ -8,6 +8,7 @@ use super::{AdminConfig, AgentConfig, Config, validate};
 use crate::journal::config::JournalConfig;
 use crate::lane::config::PipelineConfig;
 use crate::limits::CONFIG_BYTES_MAX;
+use crate::net::config::NetConfig;
 use crate::plugin::config::TransformConfig;
 use crate::record::id::NameError;
 use crate::settings::{Complaint, Document, Entry, Problem, Problems, Reading, Severity, Table};
@@ -119,7 +120,7 @@ pub(super) struct Names {
 impl Parts {
     pub(super) fn read(reading: &Reading<'_>) -> Self {
         let root = reading.root();
-        root.later(&["net", "dead_letters", "limiters"]);
+        root.later(&["dead_letters", "limiters"]);
         let mut names = Names::default();
         let agent = AgentConfig::read(&root.table("agent"));
         let journal = JournalConfig::read(&root.table("journal"));
@@ -127,9 +128,11 @@ impl Parts {
         let transforms = named(&root, "transforms", &mut names.transforms, TransformConfig::read);
         let sinks = named(&root, "sinks", &mut names.sinks, SinkConfig::read);
         let pipelines = named(&root, "pipelines", &mut names.pipelines, PipelineConfig::read);
+        let net = NetConfig::read(&root.table("net"));
         let admin = AdminConfig::read(&root.table("admin"), &agent.data_dir, reading);
         let log = LogConfig::read(&root.table("log"));
-        let config = Config { agent, journal, log, admin, sources, transforms, sinks, pipelines };
+        let config =
+            Config { agent, journal, log, net, admin, sources, transforms, sinks, pipelines };
         Self { config, names }
     }
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crate::journal::config::JournalConfig;
 use crate::lane::config::PipelineConfig;
+use crate::net::config::NetConfig;
 use crate::plugin::config::TransformConfig;
 use crate::record::id::{AgentId, NameError};
 use crate::settings::{Complaint, Reading, Table};
@@ -57,6 +58,8 @@ pub struct Config {
     pub journal: JournalConfig,
     /// `[log]`.
     pub log: LogConfig,
+    /// `[net]`.
+    pub net: NetConfig,
     /// `[admin]`.
     pub admin: AdminConfig,
     /// `[sources.*]`, in the order of the file.

@@ -153,7 +153,7 @@ impl Checks<'_, '_> {
         let files = || {
             self.parts.config.sinks.iter().filter_map(|sink| match &sink.kind {
                 SinkKind::File(file) => Some((&sink.id, file)),
-                SinkKind::Nats(_) | SinkKind::Stdout(_) => None,
+                SinkKind::Http(_) | SinkKind::Nats(_) | SinkKind::Stdout(_) => None,
             })
         };
         for (_, file) in files() {

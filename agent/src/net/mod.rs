@@ -1,4 +1,11 @@
 //! Plumbing that clients share: connections and their visible state. It makes no policy: what a lost connection means is
 //! decided by whoever uses it.
 
+pub mod config;
+pub mod http;
 pub mod nats;
+pub mod tls;
+
+#[cfg(test)]
+#[path = "../../tests/it/support/certificates.rs"]
+pub(crate) mod certificates;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use async_nats::{Auth, AuthError, Client, ClientError, ConnectOptions, Event, ServerAddr};
 use tokio::sync::watch;
 
+use super::tls::ClientTls;
 use crate::backoff::{Backoff, Jitter};
 use crate::error_chain::Chain;
 use crate::limits::NATS_COMMANDS_MAX;
@@ -37,6 +38,9 @@ pub enum LinkError {
     /// The client refuses the options.
     #[error("cannot set up the connection")]
     Setup(#[source] async_nats::ConnectError),
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS")]
+    Tls(#[source] rustls::Error),
 }
 
 /// What is known of the connection.
@@ -69,6 +73,7 @@ impl NatsLink {
     pub async fn start(
         servers: &[String],
         credentials: Option<Secret>,
+        tls: Option<&ClientTls>,
         name: &str,
     ) -> Result<Self, LinkError> {
         let mut addresses = Vec::with_capacity(servers.len());
@@ -106,6 +111,13 @@ impl NatsLink {
                 })
             }
             None => ConnectOptions::new(),
+        };
+        let options = match tls {
+            Some(tls) => {
+                let config = tls.config(&[]).map_err(LinkError::Tls)?;
+                options.tls_client_config(config).require_tls(tls.is_required())
+            }
+            None => options,
         };
         let client = options
             .name(name)
@@ -299,7 +311,7 @@ mod tests {
     #[tokio::test]
     async fn starting_needs_no_server_and_a_bad_address_is_told_by_number() {
         let servers = ["nats://127.0.0.1:1".to_owned()];
-        let link = NatsLink::start(&servers, None, "test").await.unwrap();
+        let link = NatsLink::start(&servers, None, None, "test").await.unwrap();
         assert!(!link.wait_connected(Duration::from_millis(1)).await.connected);
         // A port that refuses is known at once, at the first try and later.
         for _ in 0..2 {
@@ -308,7 +320,7 @@ mod tests {
             assert_eq!(state.last_error.as_deref(), Some("no server can be reached"));
         }
         let servers = ["nats://127.0.0.1:1".to_owned(), "nats://user:pw@:x".to_owned()];
-        let error = NatsLink::start(&servers, None, "test").await.unwrap_err();
+        let error = NatsLink::start(&servers, None, None, "test").await.unwrap_err();
         assert_eq!(error.to_string(), "server address 2 is none");
     }
 }

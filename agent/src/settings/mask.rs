@@ -14,7 +14,7 @@ pub const MASK: &str = "***";
 pub fn looks_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     let part = |name: &str| key.split(['_', '-', '.']).any(|part| part == name);
-    ["pass", "pwd", "secret", "token", "cred", "bearer", "jwt", "apikey", "nkey"]
+    ["pass", "pwd", "secret", "token", "cred", "bearer", "jwt", "apikey", "nkey", "cookie"]
         .iter()
         .any(|word| key.contains(word))
         || ["key", "seed", "auth", "authorization", "sas", "pin", "pw"]

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::listing::join;
 use super::mask;
 use super::problem::Complaint;
 use super::table::{Table, article, in_order, nearest};
-use crate::secret::Secret;
+use crate::secret::{Secret, Value};
 use crate::units::{ByteSize, format_duration, parse_duration};
 
 type Json = serde_json::Value;
@@ -176,14 +177,103 @@ impl<'r> Table<'r> {
     /// A reference to a secret.
     pub fn secret(&self, key: &'static str, doc: &'static str) -> Field<'_, 'r, Secret> {
         let expected = "a secret: { env = \"NAME\" } or { file = \"PATH\" }".to_owned();
-        let show = |secret: &Secret| {
-            let (key, value) = match secret {
-                Secret::File(path) => ("file", path.display().to_string()),
-                Secret::Environment { name, .. } => ("env", name.clone()),
+        let parse = Box::new(read_secret);
+        self.field(key, doc, Parse { expected, parse, show: Box::new(show_secret) })
+    }
+
+    /// A list of whole numbers in `range`, at most `count_max`, none twice.
+    pub fn numbers(
+        &self,
+        key: &'static str,
+        doc: &'static str,
+        range: RangeInclusive<u16>,
+        count_max: usize,
+    ) -> Field<'_, 'r, Vec<u16>> {
+        let (low, high) = (*range.start(), *range.end());
+        let expected = format!("a list of whole numbers between {low} and {high}");
+        let wanted = expected.clone();
+        let parse = move |input: &Input<'r>| {
+            let DeValue::Array(array) = input.value.get_ref() else {
+                let complaint = wrong_type(input, &wanted, "");
+                input.complain(match input.value.get_ref() {
+                    DeValue::Integer(number) => complaint.hint(format!("write [{number}]")),
+                    _ => complaint,
+                });
+                return None;
             };
-            toml::Value::Table([(key.to_owned(), toml::Value::String(value))].into_iter().collect())
+            let mut list = Vec::new();
+            for value in array {
+                let number = match value.get_ref() {
+                    DeValue::Integer(text) => u16::from_str_radix(text.as_str(), text.radix()).ok(),
+                    _ => None,
+                };
+                let message = match number.filter(|number| range.contains(number)) {
+                    None => format!("an element must be a whole number between {low} and {high}"),
+                    Some(number) if list.contains(&number) => {
+                        format!("{number} stands twice in this list")
+                    }
+                    Some(_) if list.len() == count_max => {
+                        format!("this list holds more than {count_max} numbers")
+                    }
+                    Some(number) => {
+                        list.push(number);
+                        continue;
+                    }
+                };
+                input.reading.error(
+                    input.path.as_str(),
+                    Some(value.span()),
+                    Complaint::new(message),
+                );
+            }
+            Some(list)
         };
-        self.field(key, doc, Parse { expected, parse: Box::new(read_secret), show: Box::new(show) })
+        let show = |list: &Vec<u16>| {
+            let number = |number: &u16| toml::Value::Integer(i64::from(*number));
+            toml::Value::Array(list.iter().map(number).collect())
+        };
+        self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
+    }
+
+    /// A table of texts and secrets under names of the user's, in the order of the file. `check` is asked about each; a text
+    /// is never shown when its name looks like that of a secret.
+    pub fn values(
+        &self,
+        key: &'static str,
+        doc: &'static str,
+        check: impl Fn(&str, &Value) -> Result<(), Complaint> + 'r,
+    ) -> Field<'_, 'r, Vec<(String, Value)>> {
+        let expected = "a table of texts and secrets".to_owned();
+        let wanted = expected.clone();
+        let parse = move |input: &Input<'r>| {
+            let DeValue::Table(table) = input.value.get_ref() else {
+                hide(input.reading, input.value);
+                input.complain(
+                    wrong_type(input, &wanted, "").hint(format!("write {key} = {{ … }}")),
+                );
+                return None;
+            };
+            let entries = in_order(Some(table)).into_iter();
+            Some(
+                entries
+                    .filter_map(|(name, value)| read_entry(input, name, value, &check))
+                    .collect(),
+            )
+        };
+        let show = |list: &Vec<(String, Value)>| {
+            let shown = |(name, value): &(String, Value)| {
+                let value = match value {
+                    Value::Secret(secret) => show_secret(secret),
+                    Value::Plain(_) if mask::looks_secret(name) => {
+                        toml::Value::String(mask::MASK.to_owned())
+                    }
+                    Value::Plain(text) => toml::Value::String(mask::urls(text).into_owned()),
+                };
+                (name.clone(), value)
+            };
+            toml::Value::Table(list.iter().map(shown).collect())
+        };
+        self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
     }
 
     /// A table that is handed on as JSON text.
@@ -202,6 +292,40 @@ impl<'r> Table<'r> {
         let expected = "a table".to_owned();
         self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
     }
+}
+
+/// One entry of [`Table::values`].
+fn read_entry(
+    input: &Input<'_>,
+    name: &Spanned<std::borrow::Cow<'_, str>>,
+    value: &Spanned<DeValue<'_>>,
+    check: &impl Fn(&str, &Value) -> Result<(), Complaint>,
+) -> Option<(String, Value)> {
+    let name = name.get_ref().as_ref();
+    if mask::looks_secret(name) {
+        hide(input.reading, value);
+    }
+    let entry = Input { reading: input.reading, path: join(&input.path, name), value };
+    let found = match value.get_ref() {
+        DeValue::String(text) => Value::Plain(text.to_string()),
+        DeValue::Table(_) => Value::Secret(read_secret(&entry)?),
+        _ => {
+            hide(input.reading, value);
+            let expected = "a text or a secret: { env = \"NAME\" } or { file = \"PATH\" }";
+            entry.complain(wrong_type(&entry, expected, ""));
+            return None;
+        }
+    };
+    check(name, &found).map_err(|complaint| entry.complain(complaint)).ok()?;
+    Some((name.to_owned(), found))
+}
+
+fn show_secret(secret: &Secret) -> toml::Value {
+    let (key, value) = match secret {
+        Secret::File(path) => ("file", path.display().to_string()),
+        Secret::Environment { name, .. } => ("env", name.clone()),
+    };
+    toml::Value::Table([(key.to_owned(), toml::Value::String(value))].into_iter().collect())
 }
 
 /// A type that is written as text. `unit` completes the hint for a bare number.

@@ -4,6 +4,7 @@ use crate::settings::{Complaint, Kind, Table};
 use std::time::Duration;
 
 use super::file::config::FileSinkConfig;
+use super::http::config::HttpSinkConfig;
 use super::nats::config::NatsSinkConfig;
 use crate::backoff::{Backoff, Jitter};
 use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
@@ -53,6 +54,8 @@ pub struct StdoutSinkConfig {
 pub enum SinkKind {
     /// Files.
     File(FileSinkConfig),
+    /// HTTP requests.
+    Http(Box<HttpSinkConfig>),
     /// NATS JetStream.
     Nats(NatsSinkConfig),
     /// Standard output.
@@ -75,11 +78,12 @@ pub struct SinkConfig {
 /// The kinds of sink, by the word for `type`.
 const KINDS: &[Kind<(SinkKind, BatchConfig)>] = &[
     Kind { name: "file", read: FileSinkConfig::read },
+    Kind { name: "http", read: HttpSinkConfig::read },
     Kind { name: "nats", read: NatsSinkConfig::read },
     Kind { name: "stdout", read: StdoutSinkConfig::read },
 ];
 
-const KINDS_LATER: &[&str] = &["http", "plugin"];
+const KINDS_LATER: &[&str] = &["plugin"];
 
 impl SinkConfig {
     /// Reads `[sinks.ID]`. `None` when something is missing, which was reported.

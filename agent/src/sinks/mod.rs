@@ -4,6 +4,7 @@ pub mod config;
 mod error;
 pub mod file;
 mod format;
+pub mod http;
 pub mod nats;
 mod stdout;
 
@@ -15,15 +16,21 @@ pub use error::{Class, SinkError};
 
 use self::config::{SinkConfig, SinkKind};
 use crate::clock::SharedClock;
+use crate::net::config::NetConfig;
 use crate::record::batch::{BatchFacts, SealedBatch};
 
 /// Makes the builder of a configured sink. Touches nothing outside the process.
 #[must_use]
-pub fn build(config: &SinkConfig, _clock: SharedClock) -> Arc<dyn SinkBuilder> {
+pub fn build(config: &SinkConfig, net: &NetConfig, clock: SharedClock) -> Arc<dyn SinkBuilder> {
     match &config.kind {
         SinkKind::File(file) => Arc::new(file::FileSinkBuilder::new(file.clone())),
+        SinkKind::Http(http) => {
+            let http = http.as_ref().clone();
+            Arc::new(http::HttpSinkBuilder::new(http, net, config.retry, clock))
+        }
         SinkKind::Nats(nats) => {
-            Arc::new(nats::NatsSinkBuilder::new(config.id.clone(), nats.clone(), config.retry))
+            let nats = nats.clone();
+            Arc::new(nats::NatsSinkBuilder::new(config.id.clone(), nats, net, config.retry))
         }
         SinkKind::Stdout(stdout) => Arc::new(stdout::StdoutSinkBuilder::new(*stdout)),
     }

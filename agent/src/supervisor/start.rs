@@ -64,7 +64,10 @@ pub(super) async fn start(options: &StartOptions) -> Result<Started, StartError>
     let sinks: Vec<(SinkId, Arc<dyn SinkBuilder>)> = config
         .sinks
         .iter()
-        .map(|sink| (sink.id.clone(), crate::sinks::build(sink, Arc::clone(&options.clock))))
+        .map(|sink| {
+            let clock = Arc::clone(&options.clock);
+            (sink.id.clone(), crate::sinks::build(sink, &config.net, clock))
+        })
         .collect();
     let lanes = lanes(options, &opening, &transforms, &sinks);
     Ok(Started {

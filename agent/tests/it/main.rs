@@ -16,6 +16,8 @@ mod config;
 mod crash;
 /// A volume without a byte left, and a journal that was emptied.
 mod full_disk;
+/// The HTTP sink against a scripted server.
+mod http;
 /// Damaged journals, and the commands that look into one.
 mod journal;
 /// Whole pipelines through the real binary.

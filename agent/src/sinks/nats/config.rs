@@ -1,5 +1,6 @@
 //! A `[sinks.NAME]` table with `type = "nats"`.
 
+use crate::net::config::TlsConfig;
 use crate::secret::Secret;
 use crate::settings::{Complaint, Table, template};
 use crate::sinks::config::{BatchConfig, SinkKind};
@@ -15,6 +16,9 @@ pub struct NatsSinkConfig {
     pub stream: Option<String>,
     /// `subject`: a template with `{agent}`, `{source}`, `{pipeline}`, `{sink}` and `{subject}`; default `"{subject}"`.
     pub subject: String,
+    /// `tls`: whom to trust and what to show; default: TLS when the server or its URL asks for it, with the authorities of the
+    /// host and of `net.ca`. With it nothing is sent without TLS.
+    pub tls: Option<TlsConfig>,
     /// `publish_window`: publishes without an answer yet; default 64, 1 to 4096.
     pub publish_window: u16,
 }
@@ -23,7 +27,7 @@ impl NatsSinkConfig {
     /// Reads what stands beside `type = "nats"`.
     #[must_use]
     pub fn read(table: &Table<'_>) -> Option<(SinkKind, BatchConfig)> {
-        table.later(&["order", "on_unknown", "lookup_max", "tls"]);
+        table.later(&["order", "on_unknown", "lookup_max"]);
         let servers = table
             .list_of("servers", "URLs of the servers.", "a list of URLs", |text| {
                 check_server(text).map(|()| text.to_owned())
@@ -39,13 +43,14 @@ impl NatsSinkConfig {
             .text("subject", "The subject of messages, a template.")
             .check(|text| check_subject(text))
             .or("{subject}".to_owned());
+        let tls = TlsConfig::read(table);
         let publish_window = table
             .integer("publish_window", "Publishes without an answer yet.")
             .within(1..=4096)
             .or(64);
         let batch = BatchConfig::read(&table.table("batch"), BatchConfig::STREAM);
         let servers = servers?;
-        let kind = Self { servers, credentials, stream, subject, publish_window };
+        let kind = Self { servers, credentials, stream, subject, tls, publish_window };
         Some((SinkKind::Nats(kind), batch))
     }
 }

@@ -37,7 +37,9 @@ use self::publish::{Publisher, lost};
 use super::config::RetryConfig;
 use super::{Class, Delivered, Sink, SinkBuilder, SinkError};
 use crate::limits::NATS_COMMANDS_MAX;
+use crate::net::config::NetConfig;
 use crate::net::nats::{LinkState, NatsLink};
+use crate::net::tls::ClientTls;
 use crate::record::batch::{BatchFacts, BlockReader, FrameBlock, SealedBatch};
 use crate::record::id::SinkId;
 use crate::record::template::Template;
@@ -60,6 +62,8 @@ struct Shared {
     id: SinkId,
     config: NatsSinkConfig,
     retry: RetryConfig,
+    /// `None` when neither `tls` nor `net.ca` says anything: TLS is the client's own then, when the server asks for it.
+    tls: Option<Arc<ClientTls>>,
     link: OnceCell<(NatsLink, Context)>,
 }
 
@@ -68,7 +72,8 @@ impl Shared {
         let start = || async {
             let name = format!("waystation {}", self.id);
             let credentials = self.config.credentials.clone();
-            let link = NatsLink::start(&self.config.servers, credentials, &name).await?;
+            let tls = self.tls.as_deref();
+            let link = NatsLink::start(&self.config.servers, credentials, tls, &name).await?;
             let context = ContextBuilder::new()
                 // The publisher watches for silence itself; this only bounds a wait that nobody is in any more.
                 .timeout(self.retry.attempt_timeout.max(PROBE_WAIT))
@@ -84,6 +89,13 @@ impl Shared {
 
     /// The connection with a session on it.
     async fn connected(&self, at_most: Duration) -> Result<&(NatsLink, Context), SinkError> {
+        if let Some(tls) = self.tls.clone().filter(|tls| tls.is_required()) {
+            let refreshed = tokio::task::spawn_blocking(move || tls.refresh());
+            refreshed.await.map_err(died)?.map_err(|error| {
+                SinkError::new(Class::Unreachable, "cannot connect to NATS over TLS")
+                    .caused_by(error)
+            })?;
+        }
         let link = self.link().await?;
         let state = link.0.wait_connected(at_most).await;
         if state.connected { Ok(link) } else { Err(lost(&state)) }
@@ -143,8 +155,15 @@ pub(super) struct NatsSinkBuilder {
 }
 
 impl NatsSinkBuilder {
-    pub(super) fn new(id: SinkId, config: NatsSinkConfig, retry: RetryConfig) -> Self {
-        Self { shared: Arc::new(Shared { id, config, retry, link: OnceCell::new() }) }
+    pub(super) fn new(
+        id: SinkId,
+        config: NatsSinkConfig,
+        net: &NetConfig,
+        retry: RetryConfig,
+    ) -> Self {
+        let own = config.tls.as_ref();
+        let tls = (own.is_some() || net.ca.is_some()).then(|| Arc::new(ClientTls::new(own, net)));
+        Self { shared: Arc::new(Shared { id, config, retry, tls, link: OnceCell::new() }) }
     }
 }
 

@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 use crate::backoff::{Backoff, Jitter};
+use crate::net::certificates::{Authority, replace};
 use crate::record::{Headers, HeadersBuffer};
 use crate::sinks::tests::{batch, batch_of, facts};
 
@@ -104,6 +105,7 @@ impl Server {
             credentials: None,
             stream: Some("EDGE".to_owned()),
             subject: "edge.{agent}.{subject}".to_owned(),
+            tls: None,
             publish_window: 16,
         };
         let mut retry = RetryConfig {
@@ -112,7 +114,7 @@ impl Server {
             attempt_timeout: Duration::from_secs(10),
         };
         change(&mut config, &mut retry);
-        NatsSinkBuilder::new("cloud".parse().unwrap(), config, retry)
+        NatsSinkBuilder::new("cloud".parse().unwrap(), config, &NetConfig::default(), retry)
     }
 }
 
@@ -393,7 +395,7 @@ async fn credentials_that_are_replaced_are_taken_up_without_a_restart() {
         format!("not connected to NATS: the credentials in {path} cannot be read: No such");
     assert!(error.reason.starts_with(&expected), "{error}");
     std::fs::write(&file, credentials(&nkeys::KeyPair::new_account())).unwrap();
-    let link = NatsLink::start(&[server.url()], Some(secret), "test").await.unwrap();
+    let link = NatsLink::start(&[server.url()], Some(secret), None, "test").await.unwrap();
     let mut state = link.watch();
     let refused = state.wait_for(|state| state.last_error.is_some()).await.unwrap().clone();
     assert!(!refused.connected);
@@ -422,4 +424,56 @@ async fn a_cut_off_attempt_is_gone_on_with() {
     assert!(attempt > 1);
     assert_eq!(delivered.records, 5_000);
     assert_eq!(stored(&context).await.len(), 5_000);
+}
+
+/// The certificate that the server wants comes late, in two steps, to files that are there already: the sink connects by
+/// itself when the pair is whole, and says until then what is wrong.
+#[tokio::test]
+async fn d_15_a_client_certificate_that_is_replaced_is_taken_up() {
+    use crate::error_chain::Chain;
+    use crate::net::config::{IdentityFiles, TlsConfig};
+
+    let (authority, foreign) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (own, wrong, right) = (authority.pair(), foreign.pair(), authority.pair());
+    for (name, content) in [
+        ("ca", &authority.pem),
+        ("server.crt", &own.certificate),
+        ("server.key", &own.key),
+        ("client.crt", &wrong.certificate),
+        ("client.key", &wrong.key),
+    ] {
+        replace(&path(name), content);
+    }
+    let file = |name: &str| path(name).display().to_string();
+    let server = Server::start(&format!(
+        "tls {{ cert_file: \"{}\", key_file: \"{}\", ca_file: \"{}\", verify: true }}",
+        file("server.crt"),
+        file("server.key"),
+        file("ca"),
+    ))
+    .await;
+    let files = IdentityFiles { certificate: path("client.crt"), key: path("client.key") };
+    let tls = TlsConfig { ca: Some(path("ca")), identity: Some(files) };
+    let builder = server.builder(|config, _| {
+        config.tls = Some(tls.clone());
+        config.stream = None;
+    });
+    let mut sink = builder.build();
+    let error = sink.probe().await.unwrap_err();
+    assert_eq!(error.class, Class::Unreachable, "{error}");
+    // Half of the new pair changes nothing: what goes on being refused is the old one.
+    replace(&path("client.crt"), &right.certificate);
+    let error = sink.probe().await.unwrap_err();
+    assert_eq!(error.class, Class::Unreachable, "{}", Chain(&error));
+    replace(&path("client.key"), &right.key);
+    for _ in 0..30 {
+        match sink.probe().await {
+            Ok(()) => return,
+            Err(error) => assert_eq!(error.class, Class::Unreachable, "{}", Chain(&error)),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    panic!("the new pair is not taken up");
 }

@@ -1,6 +1,8 @@
 //! What the tests of the real binary have in common: an agent process, a nats-server, input, and what came out.
 
 pub(crate) mod agent;
+pub(crate) mod certificates;
+pub(crate) mod http;
 pub(crate) mod nats;
 pub(crate) mod sensors;
 

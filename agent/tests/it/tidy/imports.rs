@@ -27,11 +27,13 @@ const ROWS: [&[&str]; 10] = [
 ];
 
 /// Crates that only some folders may name.
-const CRATES: [(&str, &[&str]); 4] = [
+const CRATES: [(&str, &[&str]); 6] = [
     ("rusqlite", &["journal/"]),
     ("wasmtime", &["plugin/"]),
     ("async_nats", &["net/", "sources/nats", "sinks/nats"]),
     ("clap", &["cli/"]),
+    ("reqwest", &["net/", "sinks/http"]),
+    ("rustls", &["net/"]),
 ];
 
 /// What `sources` may name of `journal`: the appender and the types of its calls.

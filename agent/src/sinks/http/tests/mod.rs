@@ -1,0 +1,94 @@
+//! The sink against a scripted server: what goes out, and what each answer is taken for.
+
+#[path = "../../../../tests/it/support/http.rs"]
+mod server;
+
+/// What stands in a body, and that it is always the same.
+mod bodies;
+/// One test a row of the table in the module's doc.
+mod classes;
+/// Tokens, secrets, and what may not be shown.
+mod secrets;
+/// Certificates and authorities, also replaced ones.
+mod tls;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::server::{Reply, Sent, Server};
+use super::*;
+use crate::backoff::{Backoff, Jitter};
+use crate::clock::{ManualClock, Timestamp};
+use crate::settings::{Document, Reading};
+use crate::sinks::config::{SinkConfig, SinkKind};
+use crate::sinks::tests::{batch, facts};
+
+/// A configured sink with its clock.
+struct Fixture {
+    builder: HttpSinkBuilder,
+    clock: Arc<ManualClock>,
+}
+
+fn environment(name: &str) -> Option<String> {
+    (name == "CANARY").then(|| "S3CR3T-CANARY-91f2".to_owned())
+}
+
+/// Reads `keys` as the rest of an HTTP sink's table.
+fn config(keys: &str) -> HttpSinkConfig {
+    let text = format!("type = \"http\"\n{keys}");
+    let document = Document::new(text.as_bytes());
+    let table = document.table();
+    let reading =
+        Reading::new(&table, &document.text, Path::new("/"), &environment, document.problems("t"));
+    let read = SinkConfig::read(Some("hook".parse().unwrap()), &reading.root());
+    let (problems, _) = reading.finish();
+    assert!(!problems.has_errors(), "{problems}");
+    match read.unwrap().kind {
+        SinkKind::Http(http) => *http,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn fixture_of(config: HttpSinkConfig, net: &NetConfig, attempt_timeout: Duration) -> Fixture {
+    let clock = Arc::new(ManualClock::new(Timestamp(1_500_000_000_000_000_000)));
+    let backoff =
+        Backoff::new(Duration::from_millis(1), Duration::from_millis(1), Jitter::None).unwrap();
+    let retry = RetryConfig { backoff, attempt_timeout };
+    let shared: SharedClock = Arc::<ManualClock>::clone(&clock);
+    let builder = HttpSinkBuilder::new(config, net, retry, shared);
+    Fixture { builder, clock }
+}
+
+/// A sink that sends to `url`, with `keys` in its table.
+fn fixture(url: &str, keys: &str) -> Fixture {
+    let config = config(&format!("url = \"{url}\"\n{keys}"));
+    fixture_of(config, &NetConfig::default(), Duration::from_secs(60))
+}
+
+impl Fixture {
+    /// Sends a batch of these payloads.
+    async fn deliver(&self, payloads: &[&[u8]]) -> Result<Delivered, SinkError> {
+        let facts = facts(1, payloads.len() as u64);
+        let batch = batch(&self.builder, facts, payloads);
+        self.builder.build().deliver(&batch, 1).await
+    }
+
+    /// Sends a batch of one record, which must arrive.
+    async fn delivers(&self, payload: &[u8]) {
+        assert_eq!(self.deliver(&[payload]).await.unwrap().records, 1);
+    }
+
+    async fn probe(&self) -> Result<(), SinkError> {
+        self.builder.build().probe().await
+    }
+}
+
+/// A server that always answers the same.
+fn always(reply: Reply) -> Server {
+    Server::start(move |_| reply.clone())
+}
+
+fn is_batch(sent: &Sent) -> bool {
+    sent.method != "HEAD"
+}
