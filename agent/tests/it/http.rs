@@ -10,7 +10,7 @@ use super::support::http::{Reply, Sent, Server, answer, status};
 use super::support::{LONG, wait_for};
 
 /// One file source, one HTTP sink that sends to `url`, with `keys` in its table.
-fn home(url: &str, keys: &str, records: u64) -> Home {
+pub(crate) fn home(url: &str, keys: &str, records: u64) -> Home {
     let home = Home::new(&format!(
         r#"
         [agent]
@@ -33,10 +33,10 @@ fn home(url: &str, keys: &str, records: u64) -> Home {
     home
 }
 
-const FAST: &str = "retry = { backoff = \"10ms\", backoff_max = \"100ms\" }";
+pub(crate) const FAST: &str = "retry = { backoff = \"10ms\", backoff_max = \"100ms\" }";
 
 /// The seqs in a body, in order.
-fn seqs(sent: &Sent) -> Vec<u64> {
+pub(crate) fn seqs(sent: &Sent) -> Vec<u64> {
     let content = sent.content();
     let lines = content.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines
@@ -45,12 +45,12 @@ fn seqs(sent: &Sent) -> Vec<u64> {
         .collect()
 }
 
-fn bodies(server: &Server) -> Vec<Sent> {
+pub(crate) fn bodies(server: &Server) -> Vec<Sent> {
     server.sent().into_iter().filter(|sent| sent.method == "POST").collect()
 }
 
 /// The seqs of the first time that each batch came, in the order in which they came.
-fn seqs_by_first_arrival(server: &Server) -> Vec<u64> {
+pub(crate) fn seqs_by_first_arrival(server: &Server) -> Vec<u64> {
     let mut keys = BTreeSet::new();
     let first = bodies(server).into_iter().filter(|sent| keys.insert(sent.key().to_owned()));
     first.flat_map(|sent| seqs(&sent)).collect()

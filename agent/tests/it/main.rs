@@ -18,6 +18,8 @@ mod crash;
 mod full_disk;
 /// The HTTP sink against a scripted server.
 mod http;
+/// What an HTTP endpoint refuses, and where it goes.
+mod http_refusals;
 /// Damaged journals, and the commands that look into one.
 mod journal;
 /// Whole pipelines through the real binary.

@@ -17,6 +17,7 @@
 //! | over [`HTTP_REFUSED_MAX`](crate::limits::HTTP_REFUSED_MAX) of those; a fixed part of an unknown kind | rejected, the batch as a whole | |
 //! | a status of `conflict_status` | conflict | yes |
 //!
+//! The time of an attempt covers making the body, too: large batches with strong compression want a longer `attempt_timeout`.
 //! `Retry-After` counts with every failure, in both forms, up to [`RETRY_AFTER_MS_MAX`](crate::limits::RETRY_AFTER_MS_MAX).
 //! Errors show method, URL without query, status, and the first bytes of the answer without the secrets that were sent.
 

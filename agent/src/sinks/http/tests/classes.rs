@@ -46,8 +46,8 @@ async fn a_server_without_tls_where_tls_is_wanted_is_unreachable() {
 #[tokio::test]
 async fn a_connect_timeout_is_unreachable_and_not_doubtful() {
     let port = raw(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
-    let config = config(&format!("url = \"https://127.0.0.1:{port}/\""));
-    let fixture = fixture_of(config, &NetConfig::default(), Duration::from_millis(500));
+    let keys = "retry = { attempt_timeout = \"500ms\" }";
+    let fixture = fixture(&format!("https://127.0.0.1:{port}/"), keys);
     let error = fixture.deliver(&[b"1"]).await.unwrap_err();
     assert_eq!(seen(&error), UNREACHABLE, "{error}");
 }
@@ -95,9 +95,8 @@ async fn gateways_without_their_server_are_unreachable_and_doubtful() {
 #[tokio::test]
 async fn silence_is_unreachable_and_doubtful_before_the_lane_gives_up() {
     let server = always(Reply::Stall);
-    let config = config(&format!("url = \"{}\"", server.url("/")));
-    let attempt_timeout = Duration::from_millis(600);
-    let fixture = fixture_of(config, &NetConfig::default(), attempt_timeout);
+    let keys = "retry = { attempt_timeout = \"600ms\" }";
+    let fixture = fixture(&server.url("/"), keys);
     for _ in 0..2 {
         let error = fixture.deliver(&[b"1"]).await.unwrap_err();
         assert_eq!(seen(&error), SILENT, "{error}");

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use self::server::{Reply, Sent, Server};
 use super::*;
-use crate::backoff::{Backoff, Jitter};
 use crate::clock::{ManualClock, Timestamp};
 use crate::settings::{Document, Reading};
 use crate::sinks::config::{SinkConfig, SinkKind};
@@ -34,8 +33,8 @@ fn environment(name: &str) -> Option<String> {
     (name == "CANARY").then(|| "S3CR3T-CANARY-91f2".to_owned())
 }
 
-/// Reads `keys` as the rest of an HTTP sink's table.
-fn config(keys: &str) -> HttpSinkConfig {
+/// Reads `keys` as an HTTP sink's table.
+fn sink_config(keys: &str) -> (HttpSinkConfig, RetryConfig) {
     let text = format!("type = \"http\"\n{keys}");
     let document = Document::new(text.as_bytes());
     let table = document.table();
@@ -44,26 +43,25 @@ fn config(keys: &str) -> HttpSinkConfig {
     let read = SinkConfig::read(Some("hook".parse().unwrap()), &reading.root());
     let (problems, _) = reading.finish();
     assert!(!problems.has_errors(), "{problems}");
-    match read.unwrap().kind {
-        SinkKind::Http(http) => *http,
+    let SinkConfig { kind, retry, .. } = read.unwrap();
+    match kind {
+        SinkKind::Http(http) => (*http, retry),
         other => panic!("{other:?}"),
     }
 }
 
-fn fixture_of(config: HttpSinkConfig, net: &NetConfig, attempt_timeout: Duration) -> Fixture {
+/// A sink that sends to `url`, with `keys` in its table.
+fn fixture_in(net: &NetConfig, url: &str, keys: &str) -> Fixture {
+    let (config, retry) = sink_config(&format!("url = \"{url}\"\n{keys}"));
     let clock = Arc::new(ManualClock::new(Timestamp(1_500_000_000_000_000_000)));
-    let backoff =
-        Backoff::new(Duration::from_millis(1), Duration::from_millis(1), Jitter::None).unwrap();
-    let retry = RetryConfig { backoff, attempt_timeout };
     let shared: SharedClock = Arc::<ManualClock>::clone(&clock);
     let builder = HttpSinkBuilder::new(config, net, retry, shared);
     Fixture { builder, clock }
 }
 
-/// A sink that sends to `url`, with `keys` in its table.
+/// The same without a proxy.
 fn fixture(url: &str, keys: &str) -> Fixture {
-    let config = config(&format!("url = \"{url}\"\n{keys}"));
-    fixture_of(config, &NetConfig::default(), Duration::from_secs(60))
+    fixture_in(&NetConfig::default(), url, keys)
 }
 
 impl Fixture {

@@ -117,8 +117,8 @@ async fn a_token_endpoint_that_is_silent_is_told_from_a_silent_destination() {
     let tokens = always(Reply::Stall);
     let server = always(status(200));
     let keys = oauth2(&tokens.url("/token"));
-    let config = config(&format!("url = \"{}\"\n{keys}", server.url("/")));
-    let fixture = fixture_of(config, &NetConfig::default(), Duration::from_millis(600));
+    let keys = format!("{keys}\nretry = {{ attempt_timeout = \"600ms\" }}");
+    let fixture = fixture(&server.url("/"), &keys);
     let error = fixture.deliver(&[b"1"]).await.unwrap_err();
     assert_eq!((error.class, error.doubtful), (Class::Unreachable, false), "{error}");
     assert!(error.reason.contains("/token does not answer"), "{error}");
@@ -194,11 +194,9 @@ async fn a_proxy_is_used_when_it_is_configured_but_not_for_loopback() {
     let proxy = always(status(200));
     let server = always(status(200));
     let net = NetConfig { proxy: Endpoint::parse(&proxy.url("/"), "proxy").ok(), ca: None };
-    let through =
-        |url: &str| fixture_of(config(&format!("url = \"{url}\"")), &net, Duration::from_secs(60));
-    through("http://ingest.example.test/in").delivers(b"1").await;
+    fixture_in(&net, "http://ingest.example.test/in", "").delivers(b"1").await;
     assert_eq!(proxy.sent()[0].target, "http://ingest.example.test/in");
-    through(&server.url("/in")).delivers(b"1").await;
+    fixture_in(&net, &server.url("/in"), "").delivers(b"1").await;
     assert_eq!((proxy.sent().len(), server.sent().len()), (1, 1));
     // A proxy that is away, or that gives no tunnel, is a destination that cannot be reached.
     let refusing = always(status(403));
@@ -207,8 +205,7 @@ async fn a_proxy_is_used_when_it_is_configured_but_not_for_loopback() {
             proxy: Endpoint::parse(&format!("http://127.0.0.1:{port}"), "proxy").ok(),
             ca: None,
         };
-        let config = config("url = \"https://ingest.example.test/in\"");
-        let fixture = fixture_of(config, &net, Duration::from_secs(60));
+        let fixture = fixture_in(&net, "https://ingest.example.test/in", "");
         let error = fixture.deliver(&[b"1"]).await.unwrap_err();
         assert_eq!((error.class, error.doubtful), (Class::Unreachable, false), "{error}");
     }

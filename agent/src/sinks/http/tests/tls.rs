@@ -41,9 +41,7 @@ async fn a_trusted_server_is_spoken_to_over_http_2() {
     assert_eq!((&sent[2].body[..], server.connections()), (&b"one\n"[..], 1));
     // `[net] ca` counts beside the host's own.
     let net = NetConfig { proxy: None, ca: Some(files.folder.path().join("ca")) };
-    let config = config(&format!("url = \"{}\"", server.url("/")));
-    let sink = fixture_of(config, &net, Duration::from_secs(60));
-    sink.delivers(b"one").await;
+    fixture_in(&net, &server.url("/"), "").delivers(b"one").await;
 }
 
 #[tokio::test]
