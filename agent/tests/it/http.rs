@@ -16,6 +16,7 @@ pub(crate) fn home(url: &str, keys: &str, records: u64) -> Home {
         [agent]
         id = "gw"
         data_dir = "{{dir}}/data"
+        stop_grace = "1s"
         [sources.in]
         type = "file"
         paths = ["{{dir}}/in"]
@@ -191,7 +192,7 @@ fn no_secret_gets_into_log_status_or_metrics() {
     }
 }
 
-/// `attempt_timeout` is long; the stop is not.
+/// An attempt may take 30 s; a stop takes its grace of one.
 #[test]
 fn d_28_a_stop_does_not_wait_for_a_server_that_never_answers() {
     let server = Server::start(|_| Reply::Stall);
@@ -200,7 +201,9 @@ fn d_28_a_stop_does_not_wait_for_a_server_that_never_answers() {
     wait_for("the request", LONG, || (!server.sent().is_empty()).then_some(()));
     let begun = Instant::now();
     assert!(agent.stop().success(), "{}", home.log());
-    assert!(begun.elapsed() < Duration::from_secs(11), "{:?}", begun.elapsed());
+    let took = begun.elapsed();
+    eprintln!("stopped in {took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
     // What was cut off comes again under its key.
     let first = bodies(&server)[0].clone();
     let port = server.port;

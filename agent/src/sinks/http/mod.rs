@@ -1,7 +1,7 @@
 //! The sink that sends each batch as one HTTP request, with the batch identity as `Idempotency-Key`.
 //!
 //! Any 2xx means that the destination has the batch for good; one that recognises the key answers a repeat in the same way.
-//! The bytes of a body are fixed when the batch is sealed ([`body`]); the endpoint, its headers and its TLS are those of the
+//! The bytes of a body are fixed when the batch is sealed; the endpoint, its headers and its TLS are those of the
 //! config. No redirect is followed: it would carry records and secrets to where nobody has sent them. The lanes of one sink
 //! share a client and its connections. What this module does not know: retries, other than one with a new token.
 //!
