@@ -248,6 +248,11 @@ fn lane_run(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result {
         "lane_plugin_faults",
         "Calls of plugins that broke down since this run began",
         each(|lane| lane.plugin_faults),
+    )?;
+    families.counter(
+        "lane_limiter_wait_seconds",
+        "Time that the lane waited for its limiter, since this run began",
+        lanes.iter().map(|lane| (labels(lane), lane.limited.as_secs_f64())),
     )
 }
 

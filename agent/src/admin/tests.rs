@@ -39,6 +39,7 @@ fn lane(sink: &str, state: LaneState) -> LaneView {
         files_written: 8,
         attempts_failed: [9, 10, 11, 12],
         plugin_faults: 13,
+        limited: Duration::from_millis(1500),
     }
 }
 

@@ -164,8 +164,10 @@ async fn session(
         sink: parts.spec.sink.clone(),
     });
     let (holding, held) = watch::channel(false);
+    let sink = parts.sink.build();
+    status.throttled_by(sink.throttle());
     let deliverer = Deliverer {
-        sink: parts.sink.build(),
+        sink,
         retry: parts.retry,
         status: Arc::clone(status),
         clock: Arc::clone(&parts.clock),

@@ -6,25 +6,36 @@ pub mod file;
 mod format;
 pub mod nats;
 mod stdout;
+mod throttle;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 pub use error::{Class, SinkError};
+pub use throttle::Throttle;
 
 use self::config::{SinkConfig, SinkKind};
 use crate::clock::SharedClock;
+use crate::limiter::Limiter;
 use crate::record::batch::{BatchFacts, SealedBatch};
 
-/// Makes the builder of a configured sink. Touches nothing outside the process.
+/// Makes the builder of a configured sink, which pays for what goes out at `limiter`, its own or one that it shares. Touches
+/// nothing outside the process.
 #[must_use]
-pub fn build(config: &SinkConfig, _clock: SharedClock) -> Arc<dyn SinkBuilder> {
+pub fn build(
+    config: &SinkConfig,
+    _clock: SharedClock,
+    limiter: Option<Arc<Limiter>>,
+) -> Arc<dyn SinkBuilder> {
     match &config.kind {
-        SinkKind::File(file) => Arc::new(file::FileSinkBuilder::new(file.clone())),
-        SinkKind::Nats(nats) => {
-            Arc::new(nats::NatsSinkBuilder::new(config.id.clone(), nats.clone(), config.retry))
-        }
+        SinkKind::File(file) => Arc::new(file::FileSinkBuilder::new(file.clone(), limiter)),
+        SinkKind::Nats(nats) => Arc::new(nats::NatsSinkBuilder::new(
+            config.id.clone(),
+            nats.clone(),
+            config.retry,
+            limiter,
+        )),
         SinkKind::Stdout(stdout) => Arc::new(stdout::StdoutSinkBuilder::new(*stdout)),
     }
 }
@@ -73,6 +84,11 @@ pub trait Sink: Send {
     /// # Errors
     /// With the class that a delivery would meet.
     async fn probe(&mut self) -> Result<(), SinkError>;
+
+    /// What its attempts pay through.
+    fn throttle(&self) -> Throttle {
+        Throttle::default()
+    }
 }
 
 /// One configured sink: shared by the lanes that use it.

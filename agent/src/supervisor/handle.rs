@@ -198,6 +198,7 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
         files_written: count(files_written),
         attempts_failed: attempts_failed.each_ref().map(count),
         plugin_faults: count(plugin_faults),
+        limited: entry.status.limited(),
     }
 }
 

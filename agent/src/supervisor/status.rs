@@ -133,6 +133,8 @@ pub struct LaneView {
     pub attempts_failed: [u64; 4],
     /// Calls of plugins that broke down.
     pub plugin_faults: u64,
+    /// Time that it waited for its limiter.
+    pub limited: Duration,
 }
 
 /// A lane without a config.

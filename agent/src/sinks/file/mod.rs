@@ -18,21 +18,22 @@ mod write;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use rustix::fs::{Access, AtFlags};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 pub use name::parse_path_template;
 
 use self::config::FileSinkConfig;
 use self::folder::{Failed, Synced};
 use self::publish::Way;
-use self::write::Place;
+use self::write::{Attempt, Place};
 use super::config::LineFormat;
-use super::{Class, Delivered, Sink, SinkBuilder, SinkError};
+use super::{Class, Delivered, Sink, SinkBuilder, SinkError, Throttle};
+use crate::limiter::Limiter;
 use crate::record::batch::{BatchFacts, SealedBatch};
 
 /// What is fixed for a batch when it is sealed. Stored: fields may be added, none may change.
@@ -87,17 +88,18 @@ impl Fixed {
 pub(super) struct FileSinkBuilder {
     config: FileSinkConfig,
     place: Arc<Place>,
+    limiter: Option<Arc<Limiter>>,
 }
 
 impl FileSinkBuilder {
-    pub(super) fn new(config: FileSinkConfig) -> Self {
+    pub(super) fn new(config: FileSinkConfig, limiter: Option<Arc<Limiter>>) -> Self {
         let place = Place {
             root: config.root.clone(),
             root_must_exist: config.root_must_exist,
             way: Way::default(),
             synced: Synced::default(),
         };
-        Self { config, place: Arc::new(place) }
+        Self { config, place: Arc::new(place), limiter }
     }
 }
 
@@ -128,7 +130,8 @@ impl SinkBuilder for FileSinkBuilder {
     }
 
     fn build(&self) -> Box<dyn Sink> {
-        Box::new(FileSink { place: Arc::clone(&self.place), running: None })
+        let throttle = Throttle::new(self.limiter.clone());
+        Box::new(FileSink { place: Arc::clone(&self.place), throttle, running: None })
     }
 }
 
@@ -136,18 +139,19 @@ impl SinkBuilder for FileSinkBuilder {
 #[derive(Debug)]
 struct Running {
     handle: JoinHandle<Result<Delivered, SinkError>>,
-    cancelled: Arc<AtomicBool>,
+    cancelled: CancellationToken,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.cancelled.cancel();
     }
 }
 
 #[derive(Debug)]
 struct FileSink {
     place: Arc<Place>,
+    throttle: Throttle,
     running: Option<Running>,
 }
 
@@ -155,7 +159,7 @@ impl FileSink {
     /// Waits for an attempt whose future was dropped: its thread goes on until it notices.
     async fn wait_for_earlier(&mut self) {
         if let Some(running) = &mut self.running {
-            running.cancelled.store(true, Ordering::Relaxed);
+            running.cancelled.cancel();
             // Whatever came of it, the next attempt finds it on the disk.
             let _settled_on_disk = (&mut running.handle).await;
             self.running = None;
@@ -172,10 +176,15 @@ impl Sink for FileSink {
     ) -> Result<Delivered, SinkError> {
         self.wait_for_earlier().await;
         let fixed = Fixed::parse(&batch.fixed)?;
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let (place, batch, flag) = (Arc::clone(&self.place), batch.clone(), Arc::clone(&cancelled));
+        let cancelled = CancellationToken::new();
+        let attempt = Attempt {
+            throttle: self.throttle.clone(),
+            runtime: tokio::runtime::Handle::current(),
+            cancelled: cancelled.clone(),
+        };
+        let (place, batch) = (Arc::clone(&self.place), batch.clone());
         let handle =
-            tokio::task::spawn_blocking(move || write::deliver(&place, &batch, &fixed, &flag));
+            tokio::task::spawn_blocking(move || write::deliver(&place, &batch, &fixed, &attempt));
         let running = self.running.insert(Running { handle, cancelled });
         let result = (&mut running.handle).await;
         self.running = None;
@@ -189,6 +198,10 @@ impl Sink for FileSink {
         tokio::task::spawn_blocking(move || probe(&place)).await.unwrap_or_else(|error| {
             Err(SinkError::new(Class::Retryable, "the probing thread died").caused_by(error))
         })
+    }
+
+    fn throttle(&self) -> Throttle {
+        self.throttle.clone()
     }
 }
 
@@ -231,19 +244,20 @@ mod tests {
     const PART: &str = "src/2017-07-14/.0000000000000001.ndjson.part";
 
     fn builder(root: &Path) -> FileSinkBuilder {
-        FileSinkBuilder::new(FileSinkConfig {
+        let config = FileSinkConfig {
             root: root.to_path_buf(),
             path: "{source}/{date}/{batch}.ndjson".to_owned(),
             format: LineFormat::Lines,
             zstd_level: None,
             root_must_exist: false,
-        })
+        };
+        FileSinkBuilder::new(config, None)
     }
 
     fn zstd_builder(root: &Path) -> FileSinkBuilder {
         let mut config = builder(root).config;
         config.zstd_level = Some(3);
-        FileSinkBuilder::new(config)
+        FileSinkBuilder::new(config, None)
     }
 
     async fn deliver(
@@ -364,6 +378,40 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_written_waits_for_the_limiter_and_a_wait_that_is_given_up_leaves_no_file() {
+        let root = tempfile::tempdir().unwrap();
+        let limited = |rate| {
+            let begun = tokio::time::Instant::now();
+            let rate = crate::limiter::Rate { bytes: Some((rate, rate)), records: Some(50_000) };
+            let limiter = Limiter::new(rate, Arc::new(move || begun.elapsed()));
+            FileSinkBuilder::new(builder(root.path()).config, Some(Arc::new(limiter)))
+        };
+        let slow = limited(1);
+        let batch_of_one = batch(&slow, facts(1, 1), &[b"one"]);
+        let mut sink = slow.build();
+        let attempt = sink.deliver(&batch_of_one, 1);
+        assert!(tokio::time::timeout(std::time::Duration::from_millis(50), attempt).await.is_err());
+        assert!(sink.throttle().held() > std::time::Duration::ZERO);
+        drop(sink);
+        let builder = limited(1_000_000);
+        let payloads = vec![&b"some line of text"[..]; 20_000];
+        let batch = batch(&builder, facts(1, 20_000), &payloads);
+        let mut sink = builder.build();
+        let begun = tokio::time::Instant::now();
+        // The attempt before may be about to notice that it is over.
+        let delivered = loop {
+            match sink.deliver(&batch, 1).await {
+                Err(error) if error.class == Class::Retryable => {}
+                result => break result.unwrap(),
+            }
+        };
+        assert_eq!((delivered.records, delivered.bytes), (20_000, 360_000));
+        // The records are the slower of the two.
+        assert!(begun.elapsed().as_secs_f64() > 0.39, "{:?}", begun.elapsed());
+        assert_eq!(files(root.path()), [NAME]);
+    }
+
+    #[tokio::test]
     async fn a_link_that_leads_out_of_the_root_is_refused() {
         let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::os::unix::fs::symlink(outside.path(), root.path().join("src")).unwrap();
@@ -398,7 +446,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut config = builder(&folder.path().join("mount")).config;
         config.root_must_exist = true;
-        let missing = FileSinkBuilder::new(config);
+        let missing = FileSinkBuilder::new(config, None);
         assert_eq!(missing.build().probe().await.unwrap_err().class, Class::Unreachable);
         assert_eq!(deliver(&missing, &[b"one"]).await.unwrap_err().class, Class::Unreachable);
         std::fs::write(folder.path().join("file"), "").unwrap();
@@ -465,7 +513,7 @@ mod tests {
         let mut config = zstd_builder(root.path()).config;
         config.path = "other/{epoch}-{batch}".to_owned();
         config.format = LineFormat::Json;
-        FileSinkBuilder::new(config).build().deliver(&batch, 1).await.map(drop).unwrap();
+        FileSinkBuilder::new(config, None).build().deliver(&batch, 1).await.map(drop).unwrap();
         assert_eq!(std::fs::read(root.path().join(NAME)).unwrap(), b"one\n");
     }
 }

@@ -13,12 +13,12 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use super::Fixed;
 use super::folder::{self, Failed, Synced};
@@ -26,7 +26,7 @@ use super::publish::Way;
 use crate::limits::FILE_WRITE_BYTES;
 use crate::record::batch::SealedBatch;
 use crate::sinks::format::LineEncoder;
-use crate::sinks::{Class, Delivered, SinkError};
+use crate::sinks::{Class, Delivered, SinkError, Throttle};
 
 /// What all files of a sink have in common.
 #[derive(Debug)]
@@ -37,6 +37,34 @@ pub(super) struct Place {
     pub(super) synced: Synced,
 }
 
+/// What an attempt goes by on its blocking thread.
+pub(super) struct Attempt {
+    pub(super) throttle: Throttle,
+    /// Where it waits for the limiter.
+    pub(super) runtime: Handle,
+    /// Told to stop; then it does so between two blocks.
+    pub(super) cancelled: CancellationToken,
+}
+
+impl Attempt {
+    /// Blocks until this much may be written.
+    fn pay(&self, bytes: u64, records: u64) -> io::Result<()> {
+        if !self.throttle.is_limited() {
+            return Ok(());
+        }
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                // Not "interrupted", which writers repeat by themselves.
+                () = self.cancelled.cancelled() => {
+                    Err(io::Error::new(io::ErrorKind::TimedOut, "the attempt was given up"))
+                }
+                () = self.throttle.pay(bytes, records) => Ok(()),
+            }
+        })
+    }
+}
+
 /// One file to write.
 struct Job<'a> {
     batch: &'a SealedBatch,
@@ -44,15 +72,15 @@ struct Job<'a> {
     path: PathBuf,
     folder: OwnedFd,
     name: &'a str,
-    cancelled: &'a AtomicBool,
+    attempt: &'a Attempt,
 }
 
-/// Delivers a batch. Stops between blocks when `cancelled` becomes true.
+/// Delivers a batch. Stops between blocks when the attempt is given up.
 pub(super) fn deliver(
     place: &Place,
     batch: &SealedBatch,
     fixed: &Fixed,
-    cancelled: &Arc<AtomicBool>,
+    attempt: &Attempt,
 ) -> Result<Delivered, SinkError> {
     let relative = Path::new(&fixed.name);
     let name = relative.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
@@ -63,7 +91,7 @@ pub(super) fn deliver(
     place.synced.settle_root(&place.root);
     let folder = folder::open_below(&root, &place.root, parents, &place.synced)?;
     let path = place.root.join(relative);
-    let job = Job { batch, fixed, path, folder, name, cancelled };
+    let job = Job { batch, fixed, path, folder, name, attempt };
     if job.is_taken()? {
         return job.compare();
     }
@@ -147,24 +175,24 @@ impl Job<'_> {
 
     fn fill(&self, file: File) -> Result<Delivered, SinkError> {
         let failed = |error| SinkError::from(Failed::new("write", &self.path, error));
-        let counted = Counted { inner: file, bytes: 0 };
+        let counted = Counted { inner: file, attempt: self.attempt, bytes: 0 };
         let (records, counted) = if let Some(level) = self.fixed.zstd_level() {
             let buffered = BufWriter::with_capacity(FILE_WRITE_BYTES, counted);
             let mut encoder = zstd::stream::write::Encoder::new(buffered, level).map_err(failed)?;
             encoder.include_checksum(true).map_err(failed)?;
-            let records = self.stream(&mut encoder)?;
+            let records = self.stream(&mut encoder, true)?;
             let buffered = encoder.finish().map_err(failed)?;
             (records, buffered.into_inner().map_err(|error| failed(error.into_error()))?)
         } else {
             let mut counted = counted;
-            (self.stream(&mut counted)?, counted)
+            (self.stream(&mut counted, true)?, counted)
         };
         counted.inner.sync_all().map_err(|error| Failed::new("sync", &self.path, error))?;
         Ok(Delivered { records, bytes: counted.bytes, ..Delivered::default() })
     }
 
-    /// Writes the uncompressed content into `out`, in pieces of at least 64 KiB.
-    fn stream(&self, out: &mut impl Write) -> Result<u64, SinkError> {
+    /// Writes the uncompressed content into `out`, in pieces of at least 64 KiB; pays for its records if they go out.
+    fn stream(&self, out: &mut impl Write, goes_out: bool) -> Result<u64, SinkError> {
         let facts = &self.batch.facts;
         let unreadable = |error| {
             SinkError::new(Class::Retryable, format!("cannot read batch {}", facts.identity()))
@@ -174,9 +202,13 @@ impl Job<'_> {
         let mut encoder = LineEncoder::new(self.fixed.format(), &facts.place.lane);
         let mut buffer = Vec::with_capacity(2 * FILE_WRITE_BYTES);
         let mut reader = self.batch.content.open();
-        let mut records = 0;
+        let (mut records, mut paid) = (0, 0);
+        let mut pay = |records| {
+            let unpaid = records - std::mem::replace(&mut paid, records);
+            if goes_out { self.attempt.pay(0, unpaid) } else { Ok(()) }
+        };
         while let Some(block) = reader.next_block().map_err(unreadable)? {
-            if self.cancelled.load(Ordering::Relaxed) {
+            if self.attempt.cancelled.is_cancelled() {
                 return Err(SinkError::new(Class::Retryable, "the attempt was given up"));
             }
             for record in block.records() {
@@ -184,12 +216,12 @@ impl Job<'_> {
                 encoder.encode(&record, &mut buffer)?;
                 records += 1;
                 if buffer.len() >= FILE_WRITE_BYTES {
-                    out.write_all(&buffer).map_err(failed)?;
+                    pay(records).and_then(|()| out.write_all(&buffer)).map_err(failed)?;
                     buffer.clear();
                 }
             }
         }
-        out.write_all(&buffer).map_err(failed)?;
+        pay(records).and_then(|()| out.write_all(&buffer)).map_err(failed)?;
         if records == facts.records {
             return Ok(records);
         }
@@ -211,7 +243,7 @@ impl Job<'_> {
     /// Settles whether the file under the final name is this batch.
     fn compare(&self) -> Result<Delivered, SinkError> {
         let mut expected = Hashing::default();
-        let records = self.stream(&mut expected)?;
+        let records = self.stream(&mut expected, false)?;
         let (found, size, file) = self.hash_found()?;
         let expected = expected.sha.finalize();
         if found[..] == expected[..] {
@@ -276,7 +308,7 @@ impl Job<'_> {
     fn copy(&self, mut from: impl io::Read, to: &mut Hashing) -> io::Result<()> {
         let mut buffer = vec![0; FILE_WRITE_BYTES];
         loop {
-            if self.cancelled.load(Ordering::Relaxed) {
+            if self.attempt.cancelled.is_cancelled() {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             match from.read(&mut buffer)? {
@@ -303,16 +335,19 @@ impl Write for Hashing {
     }
 }
 
-struct Counted {
+/// What goes into the file: paid for before it is written, and counted.
+struct Counted<'a> {
     inner: File,
+    attempt: &'a Attempt,
     bytes: u64,
 }
 
-impl Write for Counted {
+impl Write for Counted<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.inner.write(bytes)?;
-        self.bytes += count as u64;
-        Ok(count)
+        self.attempt.pay(bytes.len() as u64, 0)?;
+        self.inner.write_all(bytes)?;
+        self.bytes += bytes.len() as u64;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

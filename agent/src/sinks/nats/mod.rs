@@ -35,7 +35,8 @@ use self::message::Messages;
 use self::progress::Progress;
 use self::publish::{Publisher, lost};
 use super::config::RetryConfig;
-use super::{Class, Delivered, Sink, SinkBuilder, SinkError};
+use super::{Class, Delivered, Sink, SinkBuilder, SinkError, Throttle};
+use crate::limiter::Limiter;
 use crate::limits::NATS_COMMANDS_MAX;
 use crate::net::nats::{LinkState, NatsLink};
 use crate::record::batch::{BatchFacts, BlockReader, FrameBlock, SealedBatch};
@@ -60,6 +61,7 @@ struct Shared {
     id: SinkId,
     config: NatsSinkConfig,
     retry: RetryConfig,
+    limiter: Option<Arc<Limiter>>,
     link: OnceCell<(NatsLink, Context)>,
 }
 
@@ -143,8 +145,13 @@ pub(super) struct NatsSinkBuilder {
 }
 
 impl NatsSinkBuilder {
-    pub(super) fn new(id: SinkId, config: NatsSinkConfig, retry: RetryConfig) -> Self {
-        Self { shared: Arc::new(Shared { id, config, retry, link: OnceCell::new() }) }
+    pub(super) fn new(
+        id: SinkId,
+        config: NatsSinkConfig,
+        retry: RetryConfig,
+        limiter: Option<Arc<Limiter>>,
+    ) -> Self {
+        Self { shared: Arc::new(Shared { id, config, retry, limiter, link: OnceCell::new() }) }
     }
 }
 
@@ -163,12 +170,14 @@ impl SinkBuilder for NatsSinkBuilder {
     }
 
     fn build(&self) -> Box<dyn Sink> {
-        Box::new(NatsSink { shared: Arc::clone(&self.shared), progress: None })
+        let throttle = Throttle::new(self.shared.limiter.clone());
+        Box::new(NatsSink { shared: Arc::clone(&self.shared), throttle, progress: None })
     }
 }
 
 struct NatsSink {
     shared: Arc<Shared>,
+    throttle: Throttle,
     progress: Option<Progress>,
 }
 
@@ -193,7 +202,7 @@ impl Sink for NatsSink {
         batch: &SealedBatch,
         _attempt: u32,
     ) -> Result<Delivered, SinkError> {
-        let shared = Arc::clone(&self.shared);
+        let (shared, throttle) = (Arc::clone(&self.shared), self.throttle.clone());
         let fixed: Option<Fixed> = serde_json::from_str(&batch.fixed).ok();
         let template =
             fixed.and_then(|fixed| subject::parse_fixed(&fixed.subject).ok()).ok_or_else(|| {
@@ -207,6 +216,7 @@ impl Sink for NatsSink {
         let publisher = Publisher::new(
             context,
             link.watch(),
+            throttle,
             shared.config.stream.as_deref(),
             usize::from(shared.config.publish_window.max(1)),
             // Shorter than the whole attempt may take, so that silence is told from slowness.
@@ -260,6 +270,10 @@ impl Sink for NatsSink {
             },
             true = refused => Ok(()),
         }
+    }
+
+    fn throttle(&self) -> Throttle {
+        self.throttle.clone()
     }
 }
 

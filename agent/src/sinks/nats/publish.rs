@@ -19,12 +19,16 @@ use tokio::sync::watch;
 use super::message::Message;
 use super::progress::Progress;
 use crate::net::nats::LinkState;
-use crate::sinks::{Class, SinkError};
+use crate::sinks::{Class, SinkError, Throttle};
 
 /// How long outstanding answers are waited for after a failure.
 const DRAIN: Duration = Duration::from_secs(5);
 /// How long silence may last once the server has sent an error: what it refused so gets no answer.
 const AFTER_REFUSAL: Duration = Duration::from_secs(2);
+
+/// What a message takes on the wire beside its subject, headers and payload: the command with its sizes and line ends, and
+/// the inbox for the answer.
+const COMMAND_BYTES: u64 = 80;
 
 type Answer = (usize, Subject, Result<PublishAck, PublishError>);
 
@@ -41,6 +45,7 @@ pub(super) struct Publisher<'a> {
     pub(super) link: watch::Receiver<LinkState>,
     /// The session in which the attempt began.
     pub(super) began: LinkState,
+    throttle: Throttle,
     pub(super) stream: Option<&'a str>,
     pub(super) window: usize,
     /// Time without any answer after which the attempt has failed.
@@ -55,6 +60,7 @@ impl<'a> Publisher<'a> {
     pub(super) fn new(
         context: &'a Context,
         link: watch::Receiver<LinkState>,
+        throttle: Throttle,
         stream: Option<&'a str>,
         window: usize,
         silence: Duration,
@@ -64,6 +70,7 @@ impl<'a> Publisher<'a> {
             context,
             link,
             began,
+            throttle,
             stream,
             window,
             silence,
@@ -90,6 +97,7 @@ impl<'a> Publisher<'a> {
             return false;
         }
         let bytes = message.bytes;
+        self.throttle.pay(bytes + COMMAND_BYTES, 1).await;
         let publish = PublishMessage::build().payload(message.payload).headers(message.headers);
         let subject = message.subject.clone();
         match self.context.send_publish(message.subject, publish).await {

@@ -112,7 +112,7 @@ impl Server {
             attempt_timeout: Duration::from_secs(10),
         };
         change(&mut config, &mut retry);
-        NatsSinkBuilder::new("cloud".parse().unwrap(), config, retry)
+        NatsSinkBuilder::new("cloud".parse().unwrap(), config, retry, None)
     }
 }
 
@@ -295,6 +295,33 @@ async fn a_killed_server_is_unreachable_and_gets_each_record_once_when_it_is_bac
     };
     assert_eq!(delivered.records, 20_000);
     assert_eq!(stored(&context).await.len(), 20_000);
+}
+
+#[tokio::test]
+async fn messages_wait_for_the_limiter_one_by_one_and_keep_their_order() {
+    let server = Server::start("").await;
+    let context = server.context("").await;
+    context.create_stream(edge()).await.unwrap();
+    let limited = |rate: u64| {
+        let begun = tokio::time::Instant::now();
+        let rate = crate::limiter::Rate { bytes: Some((rate, 500)), records: None };
+        let limiter = Limiter::new(rate, Arc::new(move || begun.elapsed()));
+        let mut builder = server.builder(|_, _| {});
+        Arc::get_mut(&mut builder.shared).unwrap().limiter = Some(Arc::new(limiter));
+        builder
+    };
+    let payloads = payloads(100);
+    let builder = limited(50_000);
+    let batch = sealed(&builder, &payloads);
+    let mut sink = builder.build();
+    let begun = tokio::time::Instant::now();
+    let delivered = sink.deliver(&batch, 1).await.unwrap();
+    let least = (delivered.bytes as f64 - 500.0) / 50_000.0;
+    let took = begun.elapsed().as_secs_f64();
+    println!("{} bytes at 50 000 B/s took {took:.2} s", delivered.bytes);
+    assert!(took >= least, "{took} < {least}");
+    assert!(sink.throttle().held().as_secs_f64() > 0.5 * least);
+    assert_eq!(stored(&context).await, payloads);
 }
 
 #[tokio::test]
