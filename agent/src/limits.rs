@@ -101,6 +101,8 @@ pub const FILE_WRITE_BYTES: usize = 128 * 1024;
 
 /// Most bytes of a NATS subject: a line of the protocol may have 4096, with the inbox for the answer and the sizes.
 pub const NATS_SUBJECT_BYTES_MAX: usize = 3 * 1024;
+/// Messages that a lookup in a stream asks for at once.
+pub const NATS_LOOKUP_MESSAGES: usize = 1000;
 /// Commands that may wait for a NATS connection, and publishes that may wait for an answer, over all lanes of a sink.
 pub const NATS_COMMANDS_MAX: usize = 16 * 1024;
 

@@ -225,6 +225,11 @@ fn lane_run(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result {
         each(|lane| lane.records_reordered),
     )?;
     families.counter(
+        "lane_possible_duplicate_records",
+        "Records sent again though the destination may have had them, since this run began",
+        each(|lane| lane.records_resent),
+    )?;
+    families.counter(
         "lane_delivered_bytes",
         "Bytes that went out since this run began",
         each(|lane| lane.bytes_delivered),

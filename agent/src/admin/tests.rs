@@ -35,6 +35,7 @@ fn lane(sink: &str, state: LaneState) -> LaneView {
         batches_sealed: 2,
         records_already: 5,
         records_reordered: 6,
+        records_resent: 2,
         bytes_delivered: 7_000_000_000,
         files_written: 8,
         attempts_failed: [9, 10, 11, 12],

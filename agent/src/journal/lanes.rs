@@ -77,6 +77,8 @@ pub struct OpenedLane {
     pub unacked: Vec<StoredBatch>,
     /// The plugins' state as of the last sealed batch.
     pub plugin_state: PluginState,
+    /// What the sink has kept.
+    pub sink_note: Option<String>,
 }
 
 /// A record that a transform gave up.
@@ -335,6 +337,7 @@ impl Writer {
             next_batch: lane.next_batch,
             unacked: stored_batches(transaction, number).map_err(failed)?,
             plugin_state: plugin_state(transaction, number).map_err(failed)?,
+            sink_note: super::notes::note(transaction, number).map_err(failed)?,
         })
     }
 

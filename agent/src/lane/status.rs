@@ -80,6 +80,8 @@ pub struct LaneCounters {
     pub files_written: AtomicU64,
     /// Records stored behind one that failed at first.
     pub records_reordered: AtomicU64,
+    /// Records that were sent again though the destination may have had them.
+    pub records_resent: AtomicU64,
     /// Attempts that failed, by class: unreachable, retryable, rejected, conflict.
     pub attempts_failed: [AtomicU64; 4],
     /// Calls of plugins that broke down.
@@ -93,6 +95,7 @@ impl LaneCounters {
         self.bytes_delivered.fetch_add(delivered.bytes, Ordering::Relaxed);
         self.files_written.fetch_add(delivered.files, Ordering::Relaxed);
         self.records_reordered.fetch_add(delivered.reordered, Ordering::Relaxed);
+        self.records_resent.fetch_add(delivered.resent, Ordering::Relaxed);
     }
 
     pub(super) fn failed(&self, class: Class) {

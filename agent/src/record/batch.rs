@@ -105,6 +105,8 @@ pub struct SealedBatch {
     pub fixed: Arc<str>,
     /// SHA-256 over the output, see [`ContentHash`].
     pub sha256: [u8; 32],
+    /// Whether it was sealed before the lane's session began: it may have been sent already, and nobody knows how far.
+    pub earlier: bool,
     /// Its records.
     pub content: Arc<dyn BatchContent>,
 }

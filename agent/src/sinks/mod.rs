@@ -18,14 +18,14 @@ pub use throttle::Throttle;
 use self::config::{SinkConfig, SinkKind};
 use crate::clock::SharedClock;
 use crate::limiter::Limiter;
-use crate::record::batch::{BatchFacts, SealedBatch};
+use crate::record::batch::{BatchFacts, ReadError, SealedBatch};
 
 /// Makes the builder of a configured sink, which pays for what goes out at `limiter`, its own or one that it shares. Touches
 /// nothing outside the process.
 #[must_use]
 pub fn build(
     config: &SinkConfig,
-    _clock: SharedClock,
+    clock: SharedClock,
     limiter: Option<Arc<Limiter>>,
 ) -> Arc<dyn SinkBuilder> {
     match &config.kind {
@@ -34,6 +34,7 @@ pub fn build(
             config.id.clone(),
             nats.clone(),
             config.retry,
+            clock,
             limiter,
         )),
         SinkKind::Stdout(stdout) => Arc::new(stdout::StdoutSinkBuilder::new(*stdout)),
@@ -63,8 +64,24 @@ pub struct Delivered {
     pub files: u64,
     /// Records stored behind one that failed at first, inside one publish window.
     pub reordered: u64,
+    /// Records that were sent again though the destination may have had them, and may not have recognised them.
+    pub resent: u64,
     /// Records that are refused, in their order: they go to the dead letters.
     pub refused: Vec<Refused>,
+}
+
+/// What a sink remembers for its lane over restarts: one short text. Kept by the lane.
+#[async_trait]
+pub trait Memory: Send + Sync + std::fmt::Debug {
+    /// What was kept last.
+    fn recall(&self) -> Option<Arc<str>>;
+
+    /// Keeps another text instead. Returns once it is safe if it has to be `durable`; otherwise it is safe with whatever the
+    /// lane keeps next.
+    ///
+    /// # Errors
+    /// When it could not be kept.
+    async fn keep(&self, note: Arc<str>, durable: bool) -> Result<(), ReadError>;
 }
 
 /// One lane's way to a destination. Made by [`SinkBuilder::build`], used by one lane only.
@@ -84,6 +101,9 @@ pub trait Sink: Send {
     /// # Errors
     /// With the class that a delivery would meet.
     async fn probe(&mut self) -> Result<(), SinkError>;
+
+    /// Gives it what it may remember by, before its first delivery.
+    fn remember(&mut self, _memory: Arc<dyn Memory>) {}
 
     /// What its attempts pay through.
     fn throttle(&self) -> Throttle {
@@ -112,7 +132,7 @@ pub trait SinkBuilder: Send + Sync + std::fmt::Debug {
 pub(crate) mod tests {
     use super::*;
     use crate::clock::Timestamp;
-    use crate::record::batch::{BatchContent, BlockReader, FrameBlock, LanePlace, ReadError};
+    use crate::record::batch::{BatchContent, BlockReader, FrameBlock, LanePlace};
     use crate::record::codec::FrameBuffer;
     use crate::record::id::{BatchNumber, Epoch, LaneName, Seq};
     use crate::record::{Headers, Origin, RecordView};
@@ -198,6 +218,7 @@ pub(crate) mod tests {
             });
         }
         let fixed = builder.fix(&facts).unwrap();
-        SealedBatch { facts, fixed, sha256: [0; 32], content: Arc::new(Blocks(blocks)) }
+        let content = Arc::new(Blocks(blocks));
+        SealedBatch { facts, fixed, sha256: [0; 32], earlier: false, content }
     }
 }

@@ -125,6 +125,8 @@ pub struct LaneView {
     pub records_already: u64,
     /// Records stored behind one that failed at first.
     pub records_reordered: u64,
+    /// Records that were sent again though the destination may have had them.
+    pub records_resent: u64,
     /// Bytes that went out.
     pub bytes_delivered: u64,
     /// Files that were written.
