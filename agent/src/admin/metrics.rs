@@ -199,6 +199,11 @@ fn lane_outcomes(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result
         each(|lane| lane.lost),
     )?;
     families.counter(
+        "lane_not_taken_records",
+        "Records of the stream that the pipeline does not take, since the lane was made",
+        each(|lane| lane.not_taken),
+    )?;
+    families.counter(
         "lane_output_records",
         "Records that the transforms made and the destination has, since the lane was made",
         each(|lane| lane.outputs_delivered),

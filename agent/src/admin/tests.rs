@@ -31,6 +31,7 @@ fn lane(sink: &str, state: LaneState) -> LaneView {
         dropped: 250,
         dead_lettered: 40,
         lost: 10,
+        not_taken: 77,
         outputs_delivered: 1003,
         batches_sealed: 2,
         records_already: 5,

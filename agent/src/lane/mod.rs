@@ -46,6 +46,7 @@ use crate::journal::{
 use crate::limits::SEALED_AHEAD_MAX;
 use crate::record::batch::{BatchContent, BatchFacts, BlockReader, LanePlace, SealedBatch};
 use crate::record::id::{Epoch, Seq};
+use crate::record::subject::SubjectPattern;
 use crate::sinks::config::{BatchConfig, RetryConfig};
 use crate::sinks::{Sink, SinkBuilder};
 use crate::tasks::Shutdown;
@@ -65,6 +66,8 @@ const SESSION_BACKOFF_MS: (u64, u64) = (200, 30_000);
 pub struct LaneParts {
     /// Which lane it is in the journal.
     pub spec: LaneSpec,
+    /// Subjects that it takes; all when empty.
+    pub subjects: Arc<[SubjectPattern]>,
     /// Its transforms, in order.
     pub transforms: Vec<Transform>,
     /// Its sink.
@@ -184,6 +187,7 @@ async fn session(
         journal: lane.clone(),
         transforms: Transforms::new(
             parts.transforms.clone(),
+            Arc::clone(&parts.subjects),
             Arc::clone(&place),
             opened.plugin_state.clone(),
             Arc::clone(status),

@@ -174,7 +174,7 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let totals = journal.map_or_else(LaneTotals::default, |lane| lane.totals);
     let queued = journal.map_or(0, |lane| lane.queued);
-    let LaneTotals { delivered, dropped, dead_lettered, lost, not_taken: _, outputs_delivered } =
+    let LaneTotals { delivered, dropped, dead_lettered, lost, not_taken, outputs_delivered } =
         totals;
     LaneView {
         name: journal.map_or_else(
@@ -191,6 +191,7 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
         dropped,
         dead_lettered,
         lost,
+        not_taken,
         outputs_delivered,
         batches_sealed: journal.map_or(0, |lane| lane.batches),
         records_already: count(records_already),

@@ -206,6 +206,7 @@ fn lanes(
                 };
                 let parts = LaneParts {
                     spec,
+                    subjects: pipeline.subjects.as_slice().into(),
                     transforms: transforms.clone(),
                     sink: Arc::clone(builder),
                     batch: config.batch,

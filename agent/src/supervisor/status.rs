@@ -117,6 +117,8 @@ pub struct LaneView {
     pub dead_lettered: u64,
     /// Of those, lost by a policy or by damage.
     pub lost: u64,
+    /// Records of the stream that the pipeline does not take; not among the accepted.
+    pub not_taken: u64,
     /// Output records at the destination.
     pub outputs_delivered: u64,
     /// Batches that are sealed and not acked.

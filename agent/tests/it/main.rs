@@ -22,6 +22,8 @@ mod journal;
 mod pipeline;
 /// Power cuts of the whole agent, rebuilt from its system calls.
 mod power;
+/// Which pipeline takes a record, and how fast it leaves.
+mod routes;
 /// An agent process, a nats-server, input and output.
 mod support;
 /// What clippy cannot see: import order, file length, leftovers, examples that parse.
