@@ -86,6 +86,9 @@ pub struct BatchFacts {
     pub sealed_at: Timestamp,
     /// Output records.
     pub records: u64,
+    /// The keys that the sink takes the batch apart by, in the order of their first records; empty when it does not, and when
+    /// the batch is delivered, as the sink has fixed what it made of them.
+    pub partitions: Vec<String>,
 }
 
 impl BatchFacts {

@@ -19,6 +19,7 @@ use self::config::{SinkConfig, SinkKind};
 use crate::clock::SharedClock;
 use crate::limiter::Limiter;
 use crate::record::batch::{BatchFacts, ReadError, SealedBatch};
+use crate::record::partition::PartitionBy;
 
 /// Makes the builder of a configured sink, which pays for what goes out at `limiter`, its own or one that it shares. Touches
 /// nothing outside the process.
@@ -124,6 +125,11 @@ pub trait SinkBuilder: Send + Sync + std::fmt::Debug {
     /// [`Class::Rejected`] when no valid name can be made.
     fn fix(&self, facts: &BatchFacts) -> Result<Arc<str>, SinkError>;
 
+    /// By what of its records a batch is taken apart, for [`BatchFacts::partitions`]; `None` when it stays whole.
+    fn partition_by(&self) -> Option<Arc<PartitionBy>> {
+        None
+    }
+
     /// Makes one lane's instance. Connects to nothing: an absent destination must not keep the agent from starting.
     fn build(&self) -> Box<dyn Sink>;
 }
@@ -135,6 +141,7 @@ pub(crate) mod tests {
     use crate::record::batch::{BatchContent, BlockReader, FrameBlock, LanePlace};
     use crate::record::codec::FrameBuffer;
     use crate::record::id::{BatchNumber, Epoch, LaneName, Seq};
+    use crate::record::partition::Partitions;
     use crate::record::{Headers, Origin, RecordView};
 
     /// Facts of batch `number` with `records` records from seq 10.
@@ -154,6 +161,7 @@ pub(crate) mod tests {
             last_seq: Seq(9 + records),
             sealed_at: Timestamp(1_500_000_000_000_000_007),
             records,
+            partitions: Vec::new(),
         }
     }
 
@@ -188,16 +196,17 @@ pub(crate) mod tests {
     /// A batch of these records.
     pub(crate) fn batch_of(
         builder: &dyn SinkBuilder,
-        facts: BatchFacts,
+        mut facts: BatchFacts,
         records: &[(&str, Headers<'_>, &[u8])],
     ) -> SealedBatch {
+        let mut partitions = builder.partition_by().map(Partitions::new);
         let mut blocks = Vec::new();
         let mut seq = facts.first_seq;
         for part in records.chunks(1000) {
             let mut frames = FrameBuffer::default();
             let first_seq = seq;
             for (subject, headers, payload) in part {
-                frames.push(&RecordView {
+                let record = RecordView {
                     epoch: facts.epoch,
                     seq,
                     origin: Origin::default(),
@@ -205,7 +214,11 @@ pub(crate) mod tests {
                     subject,
                     headers: *headers,
                     payload,
-                });
+                };
+                if let Some(partitions) = &mut partitions {
+                    assert!(partitions.note(&record, usize::MAX));
+                }
+                frames.push(&record);
                 seq = seq.next();
             }
             blocks.push(FrameBlock {
@@ -217,6 +230,7 @@ pub(crate) mod tests {
                 bytes: frames.bytes().to_vec().into(),
             });
         }
+        facts.partitions = partitions.map(|mut partitions| partitions.take()).unwrap_or_default();
         let fixed = builder.fix(&facts).unwrap();
         let content = Arc::new(Blocks(blocks));
         SealedBatch { facts, fixed, sha256: [0; 32], earlier: false, content }

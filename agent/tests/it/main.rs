@@ -22,7 +22,7 @@ mod journal;
 mod pipeline;
 /// Power cuts of the whole agent, rebuilt from its system calls.
 mod power;
-/// Which pipeline takes a record, and how fast it leaves.
+/// Which pipeline takes a record, and which file it goes into.
 mod routes;
 /// An agent process, a nats-server, input and output.
 mod support;

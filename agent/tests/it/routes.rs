@@ -1,4 +1,6 @@
-//! Which pipeline takes a record, and how fast it leaves.
+//! Which pipeline takes a record, and which file it goes into.
+
+use std::collections::BTreeMap;
 
 use super::support::agent::{Home, files_below};
 use super::support::{LONG, plugin, wait_for};
@@ -101,6 +103,46 @@ fn one_source_feeds_several_pipelines_and_each_takes_its_subjects() {
     };
     for (pipeline, not_taken) in [("hall", 40), ("cleaned", 40), ("rest", 80), ("all", 0)] {
         assert_eq!(totals(pipeline), (not_taken, 80), "{pipeline}");
+    }
+}
+
+#[test]
+fn a_batch_is_cut_where_it_would_have_more_than_a_hundred_files() {
+    let home = Home::new(
+        r#"
+        [agent]
+        id = "gw"
+        data_dir = "{dir}/data"
+        [sources.in]
+        type = "file"
+        paths = ["{dir}/in/*"]
+        subject = "plant.{file_stem}"
+        [sinks.out]
+        type = "file"
+        root = "{dir}/out"
+        path = "{subject.2}/{epoch}-{batch}.ndjson"
+        [pipelines.p]
+        sources = ["in"]
+        sinks = ["out"]
+        "#,
+    );
+    for device in 0..250 {
+        input(&home, &format!("d{device:03}.ndjson"), (0..4).map(|n| format!("{device} {n}")));
+    }
+    let summary = home.run_once();
+    assert_eq!(summary["delivered"], 1000, "{summary}");
+    let files = files_below(&home.path("out"));
+    let mut batches: BTreeMap<String, usize> = BTreeMap::new();
+    for file in &files {
+        let name = file.file_name().unwrap().to_str().unwrap().to_owned();
+        *batches.entry(name).or_default() += 1;
+    }
+    println!("files of each batch: {:?}", batches.values().collect::<Vec<_>>());
+    assert!(batches.values().all(|count| *count <= 100), "{batches:?}");
+    assert!(batches.len() >= 3 && files.len() >= 250, "{batches:?}");
+    for device in 0..250 {
+        let expected: Vec<_> = (0..4).map(|n| format!("{device} {n}")).collect();
+        assert_eq!(lines(&home, &format!("out/d{device:03}")), expected);
     }
 }
 

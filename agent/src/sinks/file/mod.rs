@@ -1,4 +1,4 @@
-//! The sink that writes one file per batch, under a name that follows from the batch alone.
+//! The sink that writes one file per batch, or one for each value in it, under names that follow from the batch alone.
 //!
 //! A file appears under its final name complete and synced, and is never replaced. What it does not know: other batches, the
 //! config of the time when the batch was sealed (that is in what [`SinkBuilder::fix`] wrote), and retries.
@@ -16,6 +16,7 @@ mod name;
 mod publish;
 mod write;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub use name::parse_path_template;
+pub use name::{known_fields, parse_path_template, partition_by};
 
 use self::config::FileSinkConfig;
 use self::folder::{Failed, Synced};
@@ -35,13 +36,28 @@ use super::config::LineFormat;
 use super::{Class, Delivered, Sink, SinkBuilder, SinkError, Throttle};
 use crate::limiter::Limiter;
 use crate::record::batch::{BatchFacts, SealedBatch};
+use crate::record::partition::PartitionBy;
 
 /// What is fixed for a batch when it is sealed. Stored: fields may be added, none may change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Fixed {
+    /// The name of the one file; empty when there are several.
     name: String,
     format: String,
     compression: Option<Compression>,
+    /// By what fields the batch is taken apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    by: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    files: Vec<FixedFile>,
+}
+
+/// One of several files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct FixedFile {
+    /// The key of its records.
+    key: String,
+    name: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +78,12 @@ impl Fixed {
         };
         let fixed: Self =
             serde_json::from_str(text).map_err(|error| unusable(error.to_string()))?;
-        name::check_relative(&fixed.name).map_err(unusable)?;
+        if fixed.files.is_empty() {
+            name::check_relative(&fixed.name).map_err(unusable)?;
+        }
+        for file in &fixed.files {
+            name::check_relative(&file.name).map_err(unusable)?;
+        }
         if LineFormat::from_word(&fixed.format).is_none() {
             return Err(unusable(format!("unknown format \"{}\"", fixed.format)));
         }
@@ -88,6 +109,7 @@ impl Fixed {
 pub(super) struct FileSinkBuilder {
     config: FileSinkConfig,
     place: Arc<Place>,
+    partition_by: Option<Arc<PartitionBy>>,
     limiter: Option<Arc<Limiter>>,
 }
 
@@ -99,7 +121,9 @@ impl FileSinkBuilder {
             way: Way::default(),
             synced: Synced::default(),
         };
-        Self { config, place: Arc::new(place), limiter }
+        // A template that is none was refused when it was read, and fixes no name here either.
+        let partition_by = partition_by(&config.path).ok().flatten().map(Arc::new);
+        Self { config, place: Arc::new(place), partition_by, limiter }
     }
 }
 
@@ -109,17 +133,33 @@ impl SinkBuilder for FileSinkBuilder {
     }
 
     fn fix(&self, facts: &BatchFacts) -> Result<Arc<str>, SinkError> {
-        let template = parse_path_template(&self.config.path);
-        let name =
-            template.and_then(|template| name::render(&template, facts)).map_err(|reason| {
-                let batch = facts.identity();
-                SinkError::new(
-                    Class::Rejected,
-                    format!("batch {batch} gets no file name: {reason}"),
-                )
-            })?;
+        let nameless = |reason: String| {
+            let batch = facts.identity();
+            SinkError::new(Class::Rejected, format!("batch {batch} gets no file name: {reason}"))
+        };
+        let path = &self.config.path;
+        let template = parse_path_template(path).map_err(nameless)?;
+        let render =
+            |key: Option<&str>| name::render(path, &template, facts, key).map_err(nameless);
+        let (name, by, files) = if self.partition_by.is_none() {
+            (render(None)?, Vec::new(), Vec::new())
+        } else {
+            let file = |key: &String| {
+                Ok(FixedFile { key: key.clone(), name: render(Some(key.as_str()))? })
+            };
+            let files: Vec<_> =
+                facts.partitions.iter().map(file).collect::<Result<_, SinkError>>()?;
+            let names: BTreeSet<_> = files.iter().map(|file| &file.name).collect();
+            if names.len() != files.len() {
+                return Err(nameless("two of its values have one name".to_owned()));
+            }
+            let by = name::record_fields(path).into_iter().map(str::to_owned);
+            (String::new(), by.collect(), files)
+        };
         let fixed = Fixed {
             name,
+            by,
+            files,
             format: self.config.format.as_str().to_owned(),
             compression: self
                 .config
@@ -127,6 +167,10 @@ impl SinkBuilder for FileSinkBuilder {
                 .map(|level| Compression { codec: ZSTD.to_owned(), level }),
         };
         Ok(serde_json::to_string(&fixed).expect("strings and a number are always JSON").into())
+    }
+
+    fn partition_by(&self) -> Option<Arc<PartitionBy>> {
+        self.partition_by.clone()
     }
 
     fn build(&self) -> Box<dyn Sink> {
@@ -212,8 +256,9 @@ fn probe(place: &Place) -> Result<(), SinkError> {
     rustix::fs::accessat(&root, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
         .map_err(failed)?;
     let stat = rustix::fs::fstatvfs(&root).map_err(failed)?;
-    // File systems without a size of their own say zero blocks of zero.
-    if stat.f_blocks > 0 && stat.f_bavail == 0 {
+    // File systems without a size of their own say zero blocks of zero, and those that make inodes as they need them no files.
+    let is_full = stat.f_blocks > 0 && stat.f_bavail == 0;
+    if is_full || (stat.f_files > 0 && stat.f_favail == 0) {
         return Err(failed(rustix::io::Errno::NOSPC));
     }
     Ok(())
@@ -231,6 +276,9 @@ impl From<Failed> for SinkError {
         Self::new(class, reason).caused_by(failed.error)
     }
 }
+
+#[cfg(test)]
+mod partitioned;
 
 #[cfg(test)]
 mod tests {
@@ -433,12 +481,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_newline_in_a_payload_is_rejected_and_leaves_no_file() {
+    async fn records_with_a_newline_are_refused_by_name_and_the_others_are_written() {
         let root = tempfile::tempdir().unwrap();
-        let error = deliver(&builder(root.path()), &[b"one", b"t\nwo"]).await.unwrap_err();
-        assert_eq!(error.class, Class::Rejected);
-        assert!(error.reason.contains("gw-1/src/pipe/files/00001abcde/11"), "{}", error.reason);
-        assert!(files(root.path()).is_empty());
+        let payloads: [&[u8]; 4] = [b"one", b"t\nwo", b"three", b"\n"];
+        let delivered = deliver(&builder(root.path()), &payloads).await.unwrap();
+        let refused: Vec<_> = delivered.refused.iter().map(|refused| refused.index).collect();
+        assert_eq!((delivered.records, refused), (2, vec![1, 3]));
+        assert!(delivered.refused[0].reason.contains("holds a newline"), "{delivered:?}");
+        assert_eq!(std::fs::read(root.path().join(NAME)).unwrap(), b"one\nthree\n");
+        let again = deliver(&builder(root.path()), &payloads).await.unwrap();
+        assert_eq!((again.records, again.already, again.refused.len()), (2, 2, 2));
+        let other = tempfile::tempdir().unwrap();
+        let delivered = deliver(&builder(other.path()), &[b"\n", b"\n"]).await.unwrap();
+        assert_eq!((delivered.records, delivered.files, delivered.refused.len()), (0, 0, 2));
+        assert!(files(other.path()).is_empty());
     }
 
     #[tokio::test]
@@ -491,6 +547,27 @@ mod tests {
         std::fs::remove_file(root.join("ballast")).unwrap();
         builder(root).build().probe().await.unwrap();
         assert_eq!(deliver(&builder(root), &[&payload]).await.unwrap().files, 1);
+    }
+
+    #[tokio::test]
+    async fn a_disk_without_a_free_inode_is_unreachable_and_taken_again_when_there_is_one() {
+        let Some(mount) = Mount::new("size=1m,nr_inodes=6") else { return };
+        let root = mount.0.path();
+        for number in 0.. {
+            if std::fs::write(root.join(format!("filler{number}")), "").is_err() {
+                break;
+            }
+        }
+        let error = deliver(&builder(root), &[b"one"]).await.unwrap_err();
+        assert_eq!(error.class, Class::Unreachable, "{error}");
+        let error = builder(root).build().probe().await.unwrap_err();
+        assert_eq!(error.class, Class::Unreachable, "{error}");
+        // Two folders and a file.
+        for number in 0..3 {
+            std::fs::remove_file(root.join(format!("filler{number}"))).unwrap();
+        }
+        builder(root).build().probe().await.unwrap();
+        assert_eq!(deliver(&builder(root), &[b"one"]).await.unwrap().files, 1);
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Writes one batch as one file, on a blocking thread.
+//! Writes one batch as one file, or as one for each value in it, on a blocking thread.
 //!
 //! 1. Open the folder below the root; make and sync what is missing.
 //! 2. A file with content under the final name: compare (step 6).
@@ -7,8 +7,12 @@
 //! 5. Give it the final name without replacing; sync the folder. Done.
 //! 6. The name was taken: the same uncompressed content is a repeat, and synced for good; other content is a conflict.
 //!
+//! A batch with several files goes through these steps for each, one after the other, reading the batch as often: memory stays
+//! that of one file, whatever their number. What an earlier attempt has written is found in 2.
+//!
 //! A crash before 5 leaves a `.part` at most. A crash after it leaves the file, which the next attempt finds in 2.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::OwnedFd;
@@ -24,9 +28,10 @@ use super::Fixed;
 use super::folder::{self, Failed, Synced};
 use super::publish::Way;
 use crate::limits::FILE_WRITE_BYTES;
-use crate::record::batch::SealedBatch;
+use crate::record::batch::{ReadError, SealedBatch};
+use crate::record::partition::PartitionBy;
 use crate::sinks::format::LineEncoder;
-use crate::sinks::{Class, Delivered, SinkError, Throttle};
+use crate::sinks::{Class, Delivered, Refused, SinkError, Throttle};
 
 /// What all files of a sink have in common.
 #[derive(Debug)]
@@ -72,7 +77,24 @@ struct Job<'a> {
     path: PathBuf,
     folder: OwnedFd,
     name: &'a str,
+    /// Which of the records, when the batch has several files.
+    only: Option<Only<'a>>,
     attempt: &'a Attempt,
+}
+
+/// The records of one of several files.
+#[derive(Clone, Copy)]
+struct Only<'a> {
+    /// For each record of the batch, the number of its file.
+    files: &'a [usize],
+    number: usize,
+}
+
+/// What a pass over a batch has written.
+#[derive(Default)]
+struct Written {
+    records: u64,
+    refused: Vec<Refused>,
 }
 
 /// Delivers a batch. Stops between blocks when the attempt is given up.
@@ -82,20 +104,84 @@ pub(super) fn deliver(
     fixed: &Fixed,
     attempt: &Attempt,
 ) -> Result<Delivered, SinkError> {
-    let relative = Path::new(&fixed.name);
-    let name = relative.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-        SinkError::new(Class::Rejected, format!("\"{}\" is no file name", fixed.name))
-    })?;
+    if fixed.files.is_empty() {
+        return deliver_file(place, batch, fixed, &fixed.name, None, attempt);
+    }
+    let files = files_of_records(batch, fixed)?;
+    let mut all = Delivered::default();
+    for (number, file) in fixed.files.iter().enumerate() {
+        let only = Some(Only { files: &files, number });
+        let one = deliver_file(place, batch, fixed, &file.name, only, attempt)?;
+        all.records += one.records;
+        all.already += one.already;
+        all.bytes += one.bytes;
+        all.files += one.files;
+        all.refused.extend(one.refused);
+    }
+    all.refused.sort_by_key(|refused| refused.index);
+    Ok(all)
+}
+
+/// For each record of a batch, which of its files it belongs to.
+fn files_of_records(batch: &SealedBatch, fixed: &Fixed) -> Result<Vec<usize>, SinkError> {
+    let unusable = |reason: String| {
+        let batch = batch.facts.identity();
+        SinkError::new(
+            Class::Rejected,
+            format!("the files of batch {batch} are unusable: {reason}"),
+        )
+    };
+    let by = PartitionBy::parse(fixed.by.iter().map(String::as_str))
+        .map_err(|error| unusable(error.to_string()))?;
+    let numbers: HashMap<&str, usize> =
+        fixed.files.iter().enumerate().map(|(number, file)| (file.key.as_str(), number)).collect();
+    let mut files = Vec::new();
+    let mut key = String::new();
+    let mut reader = batch.content.open();
+    while let Some(block) = reader.next_block().map_err(|error| unreadable(batch, error))? {
+        for record in block.records() {
+            let record = record.map_err(|error| unreadable(batch, error.into()))?;
+            by.write_key(&record, &mut key);
+            let number = numbers.get(key.as_str());
+            files.push(*number.ok_or_else(|| unusable("a record has none".to_owned()))?);
+        }
+    }
+    Ok(files)
+}
+
+fn unreadable(batch: &SealedBatch, error: ReadError) -> SinkError {
+    let reason = format!("cannot read batch {}", batch.facts.identity());
+    SinkError::new(Class::Retryable, reason).caused_by(error)
+}
+
+fn deliver_file(
+    place: &Place,
+    batch: &SealedBatch,
+    fixed: &Fixed,
+    file: &str,
+    only: Option<Only<'_>>,
+    attempt: &Attempt,
+) -> Result<Delivered, SinkError> {
+    let relative = Path::new(file);
+    let name = relative
+        .file_name()
+        .and_then(|name| name.to_str())
+        .ok_or_else(|| SinkError::new(Class::Rejected, format!("\"{file}\" is no file name")))?;
     let root = folder::open_root(&place.root, place.root_must_exist)?;
     let parents = relative.parent().unwrap_or(Path::new(""));
     place.synced.settle_root(&place.root);
     let folder = folder::open_below(&root, &place.root, parents, &place.synced)?;
     let path = place.root.join(relative);
-    let job = Job { batch, fixed, path, folder, name, attempt };
+    let job = Job { batch, fixed, path, folder, name, only, attempt };
     if job.is_taken()? {
         return job.compare();
     }
     let (part, mut delivered) = job.write()?;
+    if delivered.records == 0 {
+        // All of them were refused: there is nothing to name.
+        job.remove(&part);
+        return Ok(delivered);
+    }
     match place.way.publish(&job.folder, &part, name) {
         Ok(()) => {
             folder::sync(&job.folder)
@@ -176,63 +262,77 @@ impl Job<'_> {
     fn fill(&self, file: File) -> Result<Delivered, SinkError> {
         let failed = |error| SinkError::from(Failed::new("write", &self.path, error));
         let counted = Counted { inner: file, attempt: self.attempt, bytes: 0 };
-        let (records, counted) = if let Some(level) = self.fixed.zstd_level() {
+        let (written, counted) = if let Some(level) = self.fixed.zstd_level() {
             let buffered = BufWriter::with_capacity(FILE_WRITE_BYTES, counted);
             let mut encoder = zstd::stream::write::Encoder::new(buffered, level).map_err(failed)?;
             encoder.include_checksum(true).map_err(failed)?;
-            let records = self.stream(&mut encoder, true)?;
+            let written = self.stream(&mut encoder, true)?;
             let buffered = encoder.finish().map_err(failed)?;
-            (records, buffered.into_inner().map_err(|error| failed(error.into_error()))?)
+            (written, buffered.into_inner().map_err(|error| failed(error.into_error()))?)
         } else {
             let mut counted = counted;
             (self.stream(&mut counted, true)?, counted)
         };
         counted.inner.sync_all().map_err(|error| Failed::new("sync", &self.path, error))?;
-        Ok(Delivered { records, bytes: counted.bytes, ..Delivered::default() })
+        let Written { records, refused } = written;
+        Ok(Delivered { records, bytes: counted.bytes, refused, ..Delivered::default() })
     }
 
     /// Writes the uncompressed content into `out`, in pieces of at least 64 KiB; pays for its records if they go out.
-    fn stream(&self, out: &mut impl Write, goes_out: bool) -> Result<u64, SinkError> {
+    fn stream(&self, out: &mut impl Write, goes_out: bool) -> Result<Written, SinkError> {
         let facts = &self.batch.facts;
-        let unreadable = |error| {
-            SinkError::new(Class::Retryable, format!("cannot read batch {}", facts.identity()))
-                .caused_by(error)
-        };
         let failed = |error| SinkError::from(Failed::new("write", &self.path, error));
         let mut encoder = LineEncoder::new(self.fixed.format(), &facts.place.lane);
         let mut buffer = Vec::with_capacity(2 * FILE_WRITE_BYTES);
         let mut reader = self.batch.content.open();
-        let (mut records, mut paid) = (0, 0);
+        let mut written = Written::default();
+        let mut index = 0;
+        let mut paid = 0;
         let mut pay = |records| {
             let unpaid = records - std::mem::replace(&mut paid, records);
             if goes_out { self.attempt.pay(0, unpaid) } else { Ok(()) }
         };
-        while let Some(block) = reader.next_block().map_err(unreadable)? {
+        while let Some(block) =
+            reader.next_block().map_err(|error| unreadable(self.batch, error))?
+        {
             if self.attempt.cancelled.is_cancelled() {
                 return Err(SinkError::new(Class::Retryable, "the attempt was given up"));
             }
             for record in block.records() {
-                let record = record.map_err(|error| unreadable(error.into()))?;
-                encoder.encode(&record, &mut buffer)?;
-                records += 1;
+                let record = record.map_err(|error| unreadable(self.batch, error.into()))?;
+                index += 1;
+                if !self.takes(index - 1) {
+                    continue;
+                }
+                match encoder.encode(&record, &mut buffer) {
+                    Ok(()) => written.records += 1,
+                    Err(error) => written
+                        .refused
+                        .push(Refused { index: index as u64 - 1, reason: error.reason }),
+                }
                 if buffer.len() >= FILE_WRITE_BYTES {
-                    pay(records).and_then(|()| out.write_all(&buffer)).map_err(failed)?;
+                    pay(written.records).and_then(|()| out.write_all(&buffer)).map_err(failed)?;
                     buffer.clear();
                 }
             }
         }
-        pay(records).and_then(|()| out.write_all(&buffer)).map_err(failed)?;
-        if records == facts.records {
-            return Ok(records);
+        pay(written.records).and_then(|()| out.write_all(&buffer)).map_err(failed)?;
+        if index as u64 == facts.records {
+            return Ok(written);
         }
         Err(SinkError::new(
             Class::Retryable,
             format!(
-                "batch {} has {records} of its {} records in the journal",
+                "batch {} has {index} of its {} records in the journal",
                 facts.identity(),
                 facts.records
             ),
         ))
+    }
+
+    /// Whether the record at this place of the batch goes into this file.
+    fn takes(&self, index: usize) -> bool {
+        self.only.is_none_or(|only| only.files.get(index) == Some(&only.number))
     }
 
     fn remove(&self, part: &str) {
@@ -243,7 +343,7 @@ impl Job<'_> {
     /// Settles whether the file under the final name is this batch.
     fn compare(&self) -> Result<Delivered, SinkError> {
         let mut expected = Hashing::default();
-        let records = self.stream(&mut expected, false)?;
+        let Written { records, refused } = self.stream(&mut expected, false)?;
         let (found, size, file) = self.hash_found()?;
         let expected = expected.sha.finalize();
         if found[..] == expected[..] {
@@ -255,6 +355,7 @@ impl Job<'_> {
                 records,
                 already: records,
                 bytes: size,
+                refused,
                 ..Delivered::default()
             });
         }
