@@ -350,6 +350,34 @@ async fn d_11_a_full_stream_keeps_the_order_strictly_and_takes_the_rest_when_the
 }
 
 #[tokio::test]
+async fn strict_order_sends_nothing_behind_a_failure_and_a_window_counts_what_it_stored_there() {
+    for (order, stored_behind) in [(Order::Strict, 0), (Order::Window, 2)] {
+        let server = Server::start("").await;
+        let context = server.context("").await;
+        let one_each = Config {
+            max_messages_per_subject: 1,
+            discard_new_per_subject: true,
+            discard: DiscardPolicy::New,
+            ..edge()
+        };
+        context.create_stream(one_each).await.unwrap();
+        let builder = server.builder(|config, _| config.order = order);
+        let none = Headers::default();
+        let records =
+            [("a", none, &b"1"[..]), ("a", none, b"2"), ("b", none, b"3"), ("c", none, b"4")];
+        let batch = batch_of(&builder, facts(1, 4), &records);
+        let mut sink = builder.build();
+        let error = sink.deliver(&batch, 1).await.unwrap_err();
+        assert_eq!((error.class, error.answered), (Class::Unreachable, true), "{error}");
+        let stream = context.get_stream("EDGE").await.unwrap();
+        assert_eq!(stream.get_info().await.unwrap().state.messages, 1 + stored_behind);
+        stream.purge().filter("edge.gw-1.a").await.unwrap();
+        let delivered = sink.deliver(&batch, 2).await.unwrap();
+        assert_eq!((delivered.records, delivered.reordered), (4, stored_behind));
+    }
+}
+
+#[tokio::test]
 async fn a_killed_server_is_unreachable_and_gets_each_record_once_when_it_is_back() {
     let mut server = Server::start("").await;
     let context = server.context("").await;
