@@ -233,7 +233,14 @@ fn range(number: BatchNumber, first: Seq, last: Seq) -> Seal {
         sha256: [0; 32],
         fixed: "{}".to_owned(),
     };
-    Seal { batch, dropped: 0, dead_lettered: 0, letters: Vec::new(), state: Vec::new() }
+    Seal {
+        batch,
+        dropped: 0,
+        not_taken: 0,
+        dead_lettered: 0,
+        letters: Vec::new(),
+        state: Vec::new(),
+    }
 }
 
 /// What a lane's backlog of 256 MiB that does not compress takes of memory, written and then read.

@@ -7,6 +7,7 @@
 pub mod backoff;
 pub mod clock;
 pub mod error_chain;
+pub mod limiter;
 pub mod limits;
 pub mod memory;
 pub mod secret;

@@ -96,11 +96,19 @@ pub const APPENDS_PENDING_MAX: usize = 64;
 /// Bytes of appends that a source keeps until they are durable, when it cannot read them again; one is always let through.
 pub const APPENDS_KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// Files that a batch is taken apart into; a batch ends before the record that would make one more.
+pub const PARTITIONS_MAX: usize = 100;
+/// Most bytes that a value takes in the name of a file, escaped.
+pub const PARTITION_VALUE_BYTES_MAX: usize = 100;
+/// Tokens of a subject that a name may ask for.
+pub const SUBJECT_TOKENS_MAX: usize = 64;
 /// Bytes that a sink gathers before it writes to a file.
 pub const FILE_WRITE_BYTES: usize = 128 * 1024;
 
 /// Most bytes of a NATS subject: a line of the protocol may have 4096, with the inbox for the answer and the sizes.
 pub const NATS_SUBJECT_BYTES_MAX: usize = 3 * 1024;
+/// Messages that a lookup in a stream asks for at once.
+pub const NATS_LOOKUP_MESSAGES: usize = 1000;
 /// Commands that may wait for a NATS connection, and publishes that may wait for an answer, over all lanes of a sink.
 pub const NATS_COMMANDS_MAX: usize = 16 * 1024;
 

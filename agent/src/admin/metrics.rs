@@ -199,6 +199,11 @@ fn lane_outcomes(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result
         each(|lane| lane.lost),
     )?;
     families.counter(
+        "lane_not_taken_records",
+        "Records of the stream that the pipeline does not take, since the lane was made",
+        each(|lane| lane.not_taken),
+    )?;
+    families.counter(
         "lane_output_records",
         "Records that the transforms made and the destination has, since the lane was made",
         each(|lane| lane.outputs_delivered),
@@ -225,6 +230,11 @@ fn lane_run(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result {
         each(|lane| lane.records_reordered),
     )?;
     families.counter(
+        "lane_possible_duplicate_records",
+        "Records sent again though the destination may have had them, since this run began",
+        each(|lane| lane.records_resent),
+    )?;
+    families.counter(
         "lane_delivered_bytes",
         "Bytes that went out since this run began",
         each(|lane| lane.bytes_delivered),
@@ -248,6 +258,11 @@ fn lane_run(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result {
         "lane_plugin_faults",
         "Calls of plugins that broke down since this run began",
         each(|lane| lane.plugin_faults),
+    )?;
+    families.counter(
+        "lane_limiter_wait_seconds",
+        "Time that the lane waited for its limiter, since this run began",
+        lanes.iter().map(|lane| (labels(lane), lane.limited.as_secs_f64())),
     )
 }
 

@@ -31,14 +31,17 @@ fn lane(sink: &str, state: LaneState) -> LaneView {
         dropped: 250,
         dead_lettered: 40,
         lost: 10,
+        not_taken: 77,
         outputs_delivered: 1003,
         batches_sealed: 2,
         records_already: 5,
         records_reordered: 6,
+        records_resent: 2,
         bytes_delivered: 7_000_000_000,
         files_written: 8,
         attempts_failed: [9, 10, 11, 12],
         plugin_faults: 13,
+        limited: Duration::from_millis(1500),
     }
 }
 

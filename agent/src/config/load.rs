@@ -12,7 +12,7 @@ use crate::net::config::NetConfig;
 use crate::plugin::config::TransformConfig;
 use crate::record::id::NameError;
 use crate::settings::{Complaint, Document, Entry, Problem, Problems, Reading, Severity, Table};
-use crate::sinks::config::SinkConfig;
+use crate::sinks::config::{LimiterConfig, SinkConfig};
 use crate::sources::config::SourceConfig;
 use crate::telemetry::config::LogConfig;
 
@@ -115,12 +115,13 @@ pub(super) struct Names {
     pub(super) transforms: Vec<String>,
     pub(super) sinks: Vec<String>,
     pub(super) pipelines: Vec<String>,
+    pub(super) limiters: Vec<String>,
 }
 
 impl Parts {
     pub(super) fn read(reading: &Reading<'_>) -> Self {
         let root = reading.root();
-        root.later(&["dead_letters", "limiters"]);
+        root.later(&["dead_letters"]);
         let mut names = Names::default();
         let agent = AgentConfig::read(&root.table("agent"));
         let journal = JournalConfig::read(&root.table("journal"));
@@ -128,11 +129,22 @@ impl Parts {
         let transforms = named(&root, "transforms", &mut names.transforms, TransformConfig::read);
         let sinks = named(&root, "sinks", &mut names.sinks, SinkConfig::read);
         let pipelines = named(&root, "pipelines", &mut names.pipelines, PipelineConfig::read);
+        let limiters = named(&root, "limiters", &mut names.limiters, LimiterConfig::read);
         let net = NetConfig::read(&root.table("net"));
         let admin = AdminConfig::read(&root.table("admin"), &agent.data_dir, reading);
         let log = LogConfig::read(&root.table("log"));
-        let config =
-            Config { agent, journal, log, net, admin, sources, transforms, sinks, pipelines };
+        let config = Config {
+            agent,
+            journal,
+            log,
+            net,
+            admin,
+            sources,
+            transforms,
+            sinks,
+            pipelines,
+            limiters,
+        };
         Self { config, names }
     }
 }

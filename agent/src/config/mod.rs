@@ -21,7 +21,7 @@ use crate::net::config::NetConfig;
 use crate::plugin::config::TransformConfig;
 use crate::record::id::{AgentId, NameError};
 use crate::settings::{Complaint, Reading, Table};
-use crate::sinks::config::SinkConfig;
+use crate::sinks::config::{LimiterConfig, SinkConfig};
 use crate::sources::config::SourceConfig;
 use crate::telemetry::config::LogConfig;
 
@@ -70,6 +70,8 @@ pub struct Config {
     pub sinks: Vec<SinkConfig>,
     /// `[pipelines.*]`, in the order of the file.
     pub pipelines: Vec<PipelineConfig>,
+    /// `[limiters.*]`, in the order of the file.
+    pub limiters: Vec<LimiterConfig>,
 }
 
 impl Config {

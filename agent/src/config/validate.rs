@@ -5,13 +5,15 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::load::{InspectPlugin, Parts};
+use crate::limiter::Rate;
 use crate::limits::{LANES_MAX, STREAMS_MAX};
 use crate::plugin::config::TransformConfig;
 use crate::record::id::{PipelineId, SourceId};
 use crate::settings::{Complaint, Reading, nearest};
-use crate::sinks::config::SinkKind;
+use crate::sinks::config::{LimitConfig, SinkConfig, SinkKind};
 use crate::sinks::file::config::FileSinkConfig;
 use crate::sources::config::SourceKind;
+use crate::units::ByteSize;
 
 /// Bytes that the path of a Unix socket may have.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -29,6 +31,7 @@ pub(super) fn check(parts: &Parts, reading: &Reading<'_>, inspect_plugin: Inspec
     if !reading.has_errors() {
         checks.unused();
         checks.batches();
+        checks.limits();
         checks.odd_values();
     }
 }
@@ -91,13 +94,19 @@ impl Checks<'_, '_> {
             let sources = pipeline.sources.iter().map(SourceId::as_str);
             let transforms = pipeline.transforms.iter().map(|id| id.as_str());
             let sinks = pipeline.sinks.iter().map(|id| id.as_str());
-            self.refers(id, "sources", &names.sources, sources);
-            self.refers(id, "transforms", &names.transforms, transforms);
-            self.refers(id, "sinks", &names.sinks, sinks);
+            self.refer(id, "sources", &names.sources, sources);
+            self.refer(id, "transforms", &names.transforms, transforms);
+            self.refer(id, "sinks", &names.sinks, sinks);
+        }
+        for sink in &self.parts.config.sinks {
+            if let Some(LimitConfig::Shared(limiter)) = &sink.limit {
+                let path = format!("sinks.{}.limiter", sink.id);
+                self.refers(path, "limiters", &names.limiters, limiter.as_str());
+            }
         }
     }
 
-    fn refers<'n>(
+    fn refer<'n>(
         &self,
         pipeline: &PipelineId,
         key: &str,
@@ -105,20 +114,24 @@ impl Checks<'_, '_> {
         wanted: impl Iterator<Item = &'n str>,
     ) {
         for (index, name) in wanted.enumerate() {
-            if names.iter().any(|known| known == name) {
-                continue;
-            }
-            let noun = key.trim_end_matches('s');
-            let complaint = Complaint::new(format!("there is no {noun} \"{name}\""));
-            let hint = match nearest(name, names.iter().map(String::as_str)) {
-                Some(near) => format!("did you mean \"{near}\"?"),
-                None if names.is_empty() => format!("add [{key}.{name}]"),
-                None => format!("add [{key}.{name}]; there are: {}", names.join(", ")),
-            };
-            let path = format!("pipelines.{pipeline}.{key}[{index}]");
-            let place = self.reading.place(&path).map(|place| place.value);
-            self.reading.missing(path, place, complaint.hint(hint));
+            self.refers(format!("pipelines.{pipeline}.{key}[{index}]"), key, names, name);
         }
+    }
+
+    /// What stands at `path` must be one of the names of the tables below `key`.
+    fn refers(&self, path: String, key: &str, names: &[String], name: &str) {
+        if names.iter().any(|known| known == name) {
+            return;
+        }
+        let noun = key.trim_end_matches('s');
+        let complaint = Complaint::new(format!("there is no {noun} \"{name}\""));
+        let hint = match nearest(name, names.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None if names.is_empty() => format!("add [{key}.{name}]"),
+            None => format!("add [{key}.{name}]; there are: {}", names.join(", ")),
+        };
+        let place = self.reading.place(&path).map(|place| place.value);
+        self.reading.missing(path, place, complaint.hint(hint));
     }
 
     fn standard_input(&self) {
@@ -258,6 +271,56 @@ impl Checks<'_, '_> {
         for part in &config.sinks {
             let is_used = config.pipelines.iter().any(|p| p.sinks.contains(&part.id));
             warn("sinks", part.id.as_str(), is_used);
+        }
+        for part in &config.limiters {
+            let shares = |sink: &SinkConfig| match &sink.limit {
+                Some(LimitConfig::Shared(limiter)) => *limiter == part.id,
+                _ => false,
+            };
+            if !config.sinks.iter().any(shares) {
+                let path = format!("limiters.{}", part.id);
+                let place = self.reading.place(&path).map(|place| place.key);
+                let message = format!("no sink uses limiter \"{}\"", part.id);
+                let hint = format!("write limiter = \"{}\" in a sink", part.id);
+                self.reading.warning(path, place, Complaint::new(message).hint(hint));
+            }
+        }
+    }
+
+    /// What a limiter lets through while a batch gathers.
+    fn limits(&self) {
+        for sink in &self.parts.config.sinks {
+            let table = format!("sinks.{}", sink.id);
+            let Some((rate, burst)) = self.rate_of(sink).and_then(|rate| rate.bytes) else {
+                continue;
+            };
+            let (bytes_max, linger) = (sink.batch.bytes_max.0, sink.batch.linger);
+            let meanwhile = u128::from(rate) * linger.as_millis() / 1000 + u128::from(burst);
+            if u128::from(bytes_max) > meanwhile {
+                let seconds = (bytes_max - burst.min(bytes_max)).div_ceil(rate);
+                let message = format!(
+                    "a full batch ({}) takes {seconds} s behind the limiter, longer than `linger`",
+                    sink.batch.bytes_max
+                );
+                let hint = "lower `batch.bytes_max`, or raise `batch.linger` or the burst";
+                self.warning_in(&table, "batch.bytes_max", Complaint::new(message).hint(hint));
+            }
+            // A timer tells no less than a millisecond apart; what it is late must find room.
+            if u128::from(burst) * 100 < u128::from(rate) {
+                let message = "the burst is less than 10 ms of the rate, which may not be reached";
+                let hint = format!("set `burst` to {} or more", ByteSize(rate.div_ceil(100)));
+                self.warning_in(&table, "rate.burst", Complaint::new(message).hint(hint));
+            }
+        }
+    }
+
+    fn rate_of(&self, sink: &SinkConfig) -> Option<Rate> {
+        match sink.limit.as_ref()? {
+            LimitConfig::Own(rate) => Some(*rate),
+            LimitConfig::Shared(id) => {
+                let mut limiters = self.parts.config.limiters.iter();
+                limiters.find(|limiter| limiter.id == *id).map(|limiter| limiter.rate)
+            }
         }
     }
 

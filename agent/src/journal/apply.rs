@@ -9,6 +9,7 @@ use rusqlite::{Connection, params};
 use super::appender::{Append, SharedError, SourceLetter, visible};
 use super::chunk::{self, Kind, Label, Stamp};
 use super::error::JournalError;
+use super::notes::NoteOperation;
 use super::state::{PositionState, StreamState, chunk_key, key_seq, value};
 use super::writer::{AppendOperation, OpenedStream, Operation, Session, Writer, session_of};
 use crate::limits::{
@@ -106,11 +107,15 @@ pub(super) fn refuse(operation: Operation, error: JournalError) {
         Operation::OpenLane { reply, .. } => drop(reply.send(Err(error))),
         Operation::Seal(seal) => drop(seal.reply.send(Err(error))),
         Operation::Lose(lose) => drop(lose.reply.send(Err(error))),
+        Operation::Note(NoteOperation { reply: Some(reply), .. }) => drop(reply.send(Err(error))),
         Operation::PutCompiled { reply, .. } | Operation::Stop { reply } => {
             drop(reply.send(Err(error)));
         }
         // A lane hears of these with its next seal, whose session has ended with them.
-        Operation::Part(_) | Operation::DiscardParts { .. } | Operation::Ack(_) => {}
+        Operation::Part(_)
+        | Operation::DiscardParts { .. }
+        | Operation::Ack(_)
+        | Operation::Note(_) => {}
     }
 }
 
@@ -131,6 +136,7 @@ impl Writer {
                 Operation::Seal(seal) => self.has_ended(session, seal.session),
                 Operation::Ack(ack) => self.has_ended(session, ack.session),
                 Operation::Lose(lose) => self.has_ended(session, lose.session),
+                Operation::Note(note) => self.has_ended(session, note.session),
                 _ => false,
             };
             if ended {
@@ -158,6 +164,7 @@ impl Writer {
             Operation::Seal(seal) => self.seal(transaction, group, *seal),
             Operation::Ack(ack) => self.ack(transaction, ack),
             Operation::Lose(lose) => self.lose(transaction, group, lose),
+            Operation::Note(note) => self.keep_note(transaction, group, note),
             Operation::PutCompiled { key, sha256, reply } => {
                 let put = "INSERT INTO compiled VALUES (?1, ?2)
                            ON CONFLICT (key) DO UPDATE SET sha256 = ?2";

@@ -77,6 +77,8 @@ pub struct OpenedLane {
     pub unacked: Vec<StoredBatch>,
     /// The plugins' state as of the last sealed batch.
     pub plugin_state: PluginState,
+    /// What the sink has kept.
+    pub sink_note: Option<String>,
 }
 
 /// A record that a transform gave up.
@@ -122,6 +124,8 @@ pub struct Seal {
     pub batch: StoredBatch,
     /// Input records that were left out.
     pub dropped: u64,
+    /// Records of the range that the pipeline does not take.
+    pub not_taken: u64,
     /// Input records of which something was given up.
     pub dead_lettered: u64,
     /// What was given up.
@@ -335,6 +339,7 @@ impl Writer {
             next_batch: lane.next_batch,
             unacked: stored_batches(transaction, number).map_err(failed)?,
             plugin_state: plugin_state(transaction, number).map_err(failed)?,
+            sink_note: super::notes::note(transaction, number).map_err(failed)?,
         })
     }
 
@@ -463,19 +468,19 @@ impl Writer {
             return Ok(());
         }
         group.answer(reply, ());
-        let Seal { batch, dropped, dead_lettered: dead, letters, state } = seal;
+        let Seal { batch, dropped, not_taken, dead_lettered: dead, letters, state } = seal;
         let identity = |lane: &LaneRow| format!("{}/{}/b{}", lane.name, batch.epoch, batch.number);
         let batch_identity = self.state.lanes.get(&number).map(identity).unwrap_or_default();
         let source = self.source_of(number);
         let taken = batch.last_seq.0 + 1 - batch.first_seq.0;
-        assert!(dropped + dead <= taken, "a record has one outcome");
+        assert!(dropped + dead + not_taken <= taken, "a record has one outcome");
         for letter in letters {
             self.write_letter(transaction, number, &source, &batch_identity, &batch, letter)?;
         }
         for change in state {
             self.change_state(transaction, number, &change)?;
         }
-        let inputs = taken - dropped - dead;
+        let inputs = taken - dropped - dead - not_taken;
         if batch.records > 0 {
             self.insert_batch(transaction, number, &batch, inputs)?;
         }
@@ -483,6 +488,7 @@ impl Writer {
         lane.sealed_seq = batch.last_seq;
         lane.next_batch = BatchNumber(batch.number.0 + 1);
         lane.totals.dropped += dropped;
+        lane.totals.not_taken += not_taken;
         lane.totals.dead_lettered += dead;
         if batch.records > 0 {
             lane.unacked.push_back(UnackedState {
@@ -568,7 +574,7 @@ impl Writer {
         let Some(lane) = self.state.lanes.get(&number) else { return Ok(()) };
         let update =
             "UPDATE lanes SET sealed_seq = ?2, next_batch = ?3, delivered = ?4, dropped = ?5,
-            dead_lettered = ?6, outputs_delivered = ?7 WHERE number = ?1";
+            dead_lettered = ?6, outputs_delivered = ?7, not_taken = ?8 WHERE number = ?1";
         let parameters = params![
             number.0,
             lane.sealed_seq.0.cast_signed(),
@@ -577,6 +583,7 @@ impl Writer {
             lane.totals.dropped.cast_signed(),
             lane.totals.dead_lettered.cast_signed(),
             lane.totals.outputs_delivered.cast_signed(),
+            lane.totals.not_taken.cast_signed(),
         ];
         self.execute(transaction, "writing a lane", update, parameters)?;
         let stream = lane.stream;

@@ -64,6 +64,7 @@ mod high_water;
 pub mod inspect;
 mod lanes;
 mod losses;
+mod notes;
 mod open;
 mod page_scan;
 mod quota;

@@ -118,6 +118,11 @@ const MIGRATIONS: &[&str] = &[
         why TEXT NOT NULL
     );
     ",
+    // 2
+    "
+    -- what a lane's sink keeps over restarts
+    CREATE TABLE sink_notes (lane INTEGER PRIMARY KEY, note TEXT NOT NULL);
+    ",
 ];
 
 /// The schema of this agent.

@@ -83,6 +83,7 @@ fn range_batch(opened: &OpenedLane, first: u64, last: u64) -> Seal {
             fixed: "{}".to_owned(),
         },
         dropped: 0,
+        not_taken: 0,
         dead_lettered: 0,
         letters: Vec::new(),
         state: Vec::new(),

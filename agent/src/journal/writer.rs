@@ -25,6 +25,7 @@ use super::error::JournalError;
 use super::gaps::{Damage, LoseOperation};
 use super::high_water::HighWater;
 use super::lanes::{AckOperation, LaneSpec, OpenedLane, PartOperation, SealOperation};
+use super::notes::NoteOperation;
 use super::open::DirectoryLock;
 use super::quota::{Admission, GivenUp, Pace, Quota};
 use super::reader::{HotTail, Readers};
@@ -77,6 +78,7 @@ pub(super) enum Operation {
     Seal(Box<SealOperation>),
     Ack(AckOperation),
     Lose(LoseOperation),
+    Note(NoteOperation),
     PutCompiled { key: String, sha256: [u8; 32], reply: Reply<()> },
     Stop { reply: Reply<()> },
 }
@@ -84,7 +86,11 @@ pub(super) enum Operation {
 impl Operation {
     /// Whether it may wait for a transaction that something else needs.
     fn can_wait(&self) -> bool {
-        matches!(self, Self::Ack(_))
+        match self {
+            Self::Ack(_) => true,
+            Self::Note(note) => note.reply.is_none(),
+            _ => false,
+        }
     }
 }
 
@@ -447,6 +453,7 @@ pub(super) fn session_of(operation: &Operation) -> Option<Session> {
         Operation::Seal(seal) => Some(Session::Lane(seal.lane)),
         Operation::Ack(ack) => Some(Session::Lane(ack.lane)),
         Operation::Lose(lose) => Some(Session::Lane(lose.lane)),
+        Operation::Note(note) => Some(Session::Lane(note.lane)),
         _ => None,
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use crate::record::id::{PipelineId, SinkId, SourceId, TransformId};
+use crate::record::subject::{PatternError, SubjectPattern};
 use crate::settings::{Complaint, Field, Table};
 
 /// Where a new lane begins in a stream that has records already.
@@ -23,6 +24,9 @@ pub struct PipelineConfig {
     pub id: PipelineId,
     /// `sources`: at least one.
     pub sources: Vec<SourceId>,
+    /// `subjects`: patterns as in NATS (`*` for a token, `>` at the end for one or more); default all. What none of them means
+    /// counts as not taken.
+    pub subjects: Vec<SubjectPattern>,
     /// `transforms`, in order; default none. Each at most once.
     pub transforms: Vec<TransformId>,
     /// `sinks`: at least one.
@@ -35,9 +39,18 @@ impl PipelineConfig {
     /// Reads `[pipelines.ID]`. `None` when something is missing, which was reported.
     #[must_use]
     pub fn read(id: Option<PipelineId>, table: &Table<'_>) -> Option<Self> {
-        table.later(&["subjects"]);
         let sources =
             names(table, "sources", "Where its records come from.").at_least_one().required();
+        let subjects = table
+            .list_of("subjects", "Which of their records it takes.", "a list of patterns", |text| {
+                text.parse().map_err(|error: PatternError| {
+                    Complaint::new(error.to_string())
+                        .hint("write \"plant.>\" or \"plant.*.temperature\"")
+                })
+            })
+            .at_least_one()
+            .optional()
+            .unwrap_or_default();
         let transforms = names(table, "transforms", "What its records go through, in this order.")
             .or(Vec::new());
         let sinks = names(table, "sinks", "Where its records go to.").at_least_one().required();
@@ -49,7 +62,7 @@ impl PipelineConfig {
                 &words,
             )
             .or(Start::default());
-        Some(Self { id: id?, sources: sources?, transforms, sinks: sinks?, start })
+        Some(Self { id: id?, sources: sources?, subjects, transforms, sinks: sinks?, start })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::clock::{SharedClock, Timestamp};
 use crate::error_chain::Chain;
 use crate::record::batch::SealedBatch;
 use crate::sinks::config::RetryConfig;
-use crate::sinks::{Class, Delivered, Sink, SinkError};
+use crate::sinks::{Class, Delivered, Sink, SinkError, Throttle};
 use crate::tasks::Shutdown;
 
 /// The delivering half of a lane.
@@ -67,7 +67,8 @@ impl Deliverer {
 
     async fn attempt(&mut self, batch: &SealedBatch, attempt: u32) -> Result<Delivered, SinkError> {
         let timeout = self.retry.attempt_timeout;
-        let delivered = within(timeout, self.sink.deliver(batch, attempt)).await?;
+        let throttle = self.sink.throttle();
+        let delivered = within(timeout, &throttle, self.sink.deliver(batch, attempt)).await?;
         // The batch stays as it is until its outcome can be recorded record by record.
         match delivered.refused.first() {
             None => Ok(delivered),
@@ -78,7 +79,7 @@ impl Deliverer {
     }
 
     async fn probe(&mut self) -> Result<(), SinkError> {
-        within(self.retry.attempt_timeout, self.sink.probe()).await
+        within(self.retry.attempt_timeout, &Throttle::default(), self.sink.probe()).await
     }
 
     fn succeeded(&mut self, delivered: &Delivered) {
@@ -120,11 +121,12 @@ impl Deliverer {
 
 async fn within<T>(
     timeout: Duration,
+    throttle: &Throttle,
     attempt: impl Future<Output = Result<T, SinkError>>,
 ) -> Result<T, SinkError> {
-    match tokio::time::timeout(timeout, attempt).await {
-        Ok(result) => result,
-        Err(_) => {
+    match throttle.within(timeout, attempt).await {
+        Some(result) => result,
+        None => {
             let timeout = crate::units::format_duration(timeout);
             let reason = format!("no answer within {timeout}, the outcome is unknown");
             Err(SinkError::new(Class::Retryable, reason).doubtful())

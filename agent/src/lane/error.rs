@@ -1,7 +1,7 @@
 //! What stops a lane's session, and what is done about it.
 
 use crate::journal::{Disposition, JournalError};
-use crate::record::id::{BatchNumber, TransformId};
+use crate::record::id::{BatchNumber, Seq, TransformId};
 use crate::sinks::SinkError;
 
 /// Why a session of a lane ended. Nothing is lost: the lane opens itself anew from what is durable.
@@ -40,6 +40,12 @@ pub enum LaneError {
     /// The output of a run is larger than a batch may be; the range is run in smaller pieces.
     #[error("the plugins made more of a batch than a batch may hold")]
     OutputTooLarge,
+    /// A record would be the first of one file too many; the range ends before it.
+    #[error("the batch has more files than a batch may have")]
+    TooManyPartitions {
+        /// The record.
+        seq: Seq,
+    },
     /// The lane was asked to stop in the middle of a run, which has changed nothing.
     #[error("the run was interrupted")]
     Interrupted,
@@ -56,7 +62,7 @@ impl LaneError {
             Self::Parked { .. } | Self::Later { .. } | Self::OutputTooLarge => "plugin",
             Self::Fix { .. } => "name",
             Self::Journal(_) | Self::Codec(_) => "journal",
-            Self::Interrupted | Self::Broken(_) => "internal",
+            Self::TooManyPartitions { .. } | Self::Interrupted | Self::Broken(_) => "internal",
         }
     }
 
@@ -74,6 +80,7 @@ impl LaneError {
             Self::Later { .. }
             | Self::Fix { .. }
             | Self::OutputTooLarge
+            | Self::TooManyPartitions { .. }
             | Self::Interrupted
             | Self::Broken(_) => Disposition::Retry,
             Self::Codec(_) | Self::Parked { .. } => Disposition::Fatal,

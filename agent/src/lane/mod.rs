@@ -18,6 +18,7 @@ mod ahead;
 pub mod config;
 mod deliver;
 mod error;
+mod memory;
 mod output;
 mod retry;
 mod seal;
@@ -45,11 +46,13 @@ use crate::journal::{
 use crate::limits::SEALED_AHEAD_MAX;
 use crate::record::batch::{BatchContent, BatchFacts, BlockReader, LanePlace, SealedBatch};
 use crate::record::id::{Epoch, Seq};
-use crate::sinks::SinkBuilder;
+use crate::record::subject::SubjectPattern;
 use crate::sinks::config::{BatchConfig, RetryConfig};
+use crate::sinks::{Sink, SinkBuilder};
 use crate::tasks::Shutdown;
 use ahead::Ahead;
 use deliver::Deliverer;
+use memory::LaneMemory;
 use output::Output;
 use seal::{Range, SealedRun, Sealer};
 use status::{LaneState, LaneStatus};
@@ -63,6 +66,8 @@ const SESSION_BACKOFF_MS: (u64, u64) = (200, 30_000);
 pub struct LaneParts {
     /// Which lane it is in the journal.
     pub spec: LaneSpec,
+    /// Subjects that it takes; all when empty.
+    pub subjects: Arc<[SubjectPattern]>,
     /// Its transforms, in order.
     pub transforms: Vec<Transform>,
     /// Its sink.
@@ -165,7 +170,7 @@ async fn session(
     });
     let (holding, held) = watch::channel(false);
     let deliverer = Deliverer {
-        sink: parts.sink.build(),
+        sink: make_sink(parts, &lane, &opened, status),
         retry: parts.retry,
         status: Arc::clone(status),
         clock: Arc::clone(&parts.clock),
@@ -177,17 +182,19 @@ async fn session(
     let run_shutdown = control.shutdown.child();
     let (sealed, to_deliver) = mpsc::channel(SEALED_AHEAD_MAX - 1);
     let ahead = Ahead::new(opened.unacked.len());
+    let runtime = tokio::runtime::Handle::current();
     let sealer = Box::new(Sealer {
         journal: lane.clone(),
         transforms: Transforms::new(
             parts.transforms.clone(),
+            Arc::clone(&parts.subjects),
             Arc::clone(&place),
             opened.plugin_state.clone(),
             Arc::clone(status),
             Arc::clone(&parts.clock),
             run_shutdown.clone(),
         ),
-        output: Output::new(lane.clone(), tokio::runtime::Handle::current()),
+        output: Output::new(lane.clone(), runtime.clone(), parts.sink.partition_by()),
         sink: Arc::clone(&parts.sink),
         place: Arc::clone(&place),
         transform_names: parts.transforms.iter().map(|t| t.config.id.to_string()).collect(),
@@ -196,7 +203,7 @@ async fn session(
         clock: Arc::clone(&parts.clock),
         time: SteadyTime::default(),
         letters: seal::LettersSaid::default(),
-        runtime: tokio::runtime::Handle::current(),
+        runtime,
     });
     let gather = Gather {
         head: lane.head(),
@@ -220,6 +227,19 @@ async fn session(
     let (ran, end) = tokio::join!(run, deliver);
     ran?;
     end
+}
+
+/// The lane's way to its destination, with what it remembers.
+fn make_sink(
+    parts: &LaneParts,
+    lane: &LaneJournal,
+    opened: &OpenedLane,
+    status: &LaneStatus,
+) -> Box<dyn Sink> {
+    let mut sink = parts.sink.build();
+    sink.remember(Arc::new(LaneMemory::new(lane.clone(), opened.sink_note.clone())));
+    status.throttled_by(sink.throttle());
+    sink
 }
 
 /// Seals batches ahead of their delivery, until nothing more will come or the lane is asked to stop.
@@ -278,12 +298,12 @@ async fn deliver_and_ack(
 ) -> Result<LaneEnd, LaneError> {
     let mut waiting = opened.unacked.into_iter();
     loop {
-        let SealedRun { batch, stored_bytes } = match waiting.next() {
-            Some(batch) => SealedRun { batch, stored_bytes: 0 },
+        let (SealedRun { batch, stored_bytes }, earlier) = match waiting.next() {
+            Some(batch) => (SealedRun { batch, stored_bytes: 0 }, true),
             None => match to_deliver.recv().await {
                 Some((run, pending)) => {
                     pending.durable().await?;
-                    run
+                    (run, false)
                 }
                 None if shutdown.is_requested() => return Ok(LaneEnd::Stopped),
                 None => return Ok(LaneEnd::Drained),
@@ -295,7 +315,7 @@ async fn deliver_and_ack(
             continue;
         }
         let number = batch.number;
-        let sealed = sealed_batch(batch, &lane, &place);
+        let sealed = sealed_batch(batch, earlier, &lane, &place);
         if deliverer.deliver(&sealed, shutdown).await.is_none() {
             let asked = shutdown.is_requested();
             return Ok(if asked { LaneEnd::Stopped } else { LaneEnd::Over });
@@ -305,7 +325,12 @@ async fn deliver_and_ack(
     }
 }
 
-fn sealed_batch(batch: StoredBatch, lane: &LaneJournal, place: &Arc<LanePlace>) -> SealedBatch {
+fn sealed_batch(
+    batch: StoredBatch,
+    earlier: bool,
+    lane: &LaneJournal,
+    place: &Arc<LanePlace>,
+) -> SealedBatch {
     SealedBatch {
         facts: BatchFacts {
             place: Arc::clone(place),
@@ -315,9 +340,11 @@ fn sealed_batch(batch: StoredBatch, lane: &LaneJournal, place: &Arc<LanePlace>) 
             last_seq: batch.last_seq,
             sealed_at: batch.sealed_at,
             records: batch.records,
+            partitions: Vec::new(),
         },
         fixed: batch.fixed.as_str().into(),
         sha256: batch.sha256,
+        earlier,
         content: Arc::new(StoredContent { lane: lane.clone(), batch }),
     }
 }

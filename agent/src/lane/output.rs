@@ -1,14 +1,17 @@
 //! What a run makes: counted, hashed, and stored in parts as it comes, so that memory is bounded by a part.
 
+use std::sync::Arc;
+
 use tokio::runtime::Handle;
 
 use super::error::LaneError;
 use crate::journal::{LaneJournal, PartEncoder, PartPlace};
-use crate::limits::{BATCH_PARTS_MAX, CHUNK_BYTES_MAX};
+use crate::limits::{BATCH_PARTS_MAX, CHUNK_BYTES_MAX, PARTITIONS_MAX};
 use crate::record::RecordView;
 use crate::record::batch::ContentHash;
 use crate::record::codec::FrameBuffer;
 use crate::record::id::{BatchNumber, Epoch, Seq};
+use crate::record::partition::{PartitionBy, Partitions};
 
 /// The output of one run. Lives on the lane's blocking thread.
 pub(super) struct Output {
@@ -24,6 +27,10 @@ pub(super) struct Output {
     /// Input records that have an output: their seqs ascend, so each change is one.
     inputs: Vec<Seq>,
     stored_bytes: u64,
+    /// What the sink takes the batch apart by.
+    partitions: Option<Partitions>,
+    /// Most keys of the batch.
+    partitions_max: usize,
 }
 
 /// What the output came to.
@@ -34,10 +41,16 @@ pub(super) struct Made {
     pub(super) inputs: Vec<Seq>,
     /// What the parts take of the journal.
     pub(super) stored_bytes: u64,
+    /// The keys that the sink takes the batch apart by.
+    pub(super) partitions: Vec<String>,
 }
 
 impl Output {
-    pub(super) fn new(journal: LaneJournal, runtime: Handle) -> Self {
+    pub(super) fn new(
+        journal: LaneJournal,
+        runtime: Handle,
+        partition_by: Option<Arc<PartitionBy>>,
+    ) -> Self {
         let place = PartPlace {
             batch: BatchNumber(0),
             epoch: Epoch::default(),
@@ -55,7 +68,14 @@ impl Output {
             bytes_left: 0,
             inputs: Vec::new(),
             stored_bytes: 0,
+            partitions: partition_by.map(Partitions::new),
+            partitions_max: PARTITIONS_MAX,
         }
+    }
+
+    /// A batch of a single input has as many files as that makes: it cannot be cut shorter.
+    pub(super) fn of_single_input(&mut self, is_single: bool) {
+        self.partitions_max = if is_single { usize::MAX } else { PARTITIONS_MAX };
     }
 
     /// Begins a batch.
@@ -81,6 +101,9 @@ impl Output {
         self.records = 0;
         self.inputs.clear();
         self.stored_bytes = 0;
+        if let Some(partitions) = &mut self.partitions {
+            partitions.clear();
+        }
     }
 
     /// Takes in the next record.
@@ -92,17 +115,22 @@ impl Output {
             self.store_part()?;
         }
         self.frames.push(record);
-        self.count(record);
-        Ok(())
+        self.count(record)
     }
 
     /// Takes in a record that the range itself keeps.
-    pub(super) fn count(&mut self, record: &RecordView<'_>) {
+    pub(super) fn count(&mut self, record: &RecordView<'_>) -> Result<(), LaneError> {
+        if let Some(partitions) = &mut self.partitions
+            && !partitions.note(record, self.partitions_max)
+        {
+            return Err(LaneError::TooManyPartitions { seq: record.seq });
+        }
         self.hash.update(record);
         self.records += 1;
         if self.inputs.last() != Some(&record.seq) {
             self.inputs.push(record.seq);
         }
+        Ok(())
     }
 
     /// Stores what is left.
@@ -116,6 +144,7 @@ impl Output {
             sha256: std::mem::take(&mut self.hash).finish(),
             inputs: std::mem::take(&mut self.inputs),
             stored_bytes: self.stored_bytes,
+            partitions: self.partitions.as_mut().map(Partitions::take).unwrap_or_default(),
         })
     }
 

@@ -122,10 +122,14 @@ impl Sealer {
                 Err(LaneError::OutputTooLarge) if range.last > range.first => {
                     range.last = Seq(range.first.0 + (range.last.0 - range.first.0) / 2);
                 }
+                // The batch ends before the record; one that makes too many by itself is a batch of its own.
+                Err(LaneError::TooManyPartitions { seq }) if range.last > range.first => {
+                    range.last = seq.before().max(range.first);
+                }
                 made => break made?,
             }
         };
-        let made = self.output.finish()?;
+        let mut made = self.output.finish()?;
         let stored_bytes = made.stored_bytes;
         let facts = BatchFacts {
             place: Arc::clone(&self.place),
@@ -135,6 +139,7 @@ impl Sealer {
             last_seq: last,
             sealed_at: now,
             records: made.records,
+            partitions: std::mem::take(&mut made.partitions),
         };
         let seal = self.seal_of(&facts, made, aside, &deltas)?;
         self.letters.say(&seal.letters, &*self.clock);
@@ -151,23 +156,41 @@ impl Sealer {
         range: Range,
         now: Timestamp,
     ) -> Result<(Seq, SetAside, Vec<StateDelta>), LaneError> {
+        self.output.of_single_input(range.first == range.last);
         let reached = Rc::new(Cell::new(None));
         let mut blocks = || -> Box<dyn Iterator<Item = Result<FrameBlock, LaneError>>> {
             Box::new(Blocks::new(&self.journal, range, &reached))
         };
         let (aside, deltas) = if self.transforms.is_empty() {
-            for block in blocks() {
-                for record in block?.records() {
-                    self.output.count(&record?);
-                }
-            }
-            (SetAside::default(), Vec::new())
+            (self.run_plain(&mut blocks())?, Vec::new())
         } else {
             let bytes_max = range.bytes_max.saturating_mul(PLUGIN_OUTPUT_FACTOR);
             let bytes_max = bytes_max.max(PLUGIN_OUTPUT_BYTES_MIN);
             self.transforms.run(now, &mut blocks, &mut self.output, bytes_max)?
         };
         Ok((reached.get().unwrap_or(range.first), aside, deltas))
+    }
+
+    /// Runs records through no transform at all. Where all of them are taken, the range itself is the content.
+    fn run_plain(
+        &mut self,
+        blocks: &mut dyn Iterator<Item = Result<FrameBlock, LaneError>>,
+    ) -> Result<SetAside, LaneError> {
+        let mut aside = SetAside::default();
+        self.output.restart(usize::MAX)?;
+        for block in blocks {
+            for record in block?.records() {
+                let record = record?;
+                if self.transforms.take_all() {
+                    self.output.count(&record)?;
+                } else if self.transforms.take(record.subject) {
+                    self.output.push(&record)?;
+                } else {
+                    aside.not_taken += 1;
+                }
+            }
+        }
+        Ok(aside)
     }
 
     fn seal_of(
@@ -180,7 +203,7 @@ impl Sealer {
         // An input is dead-lettered when any of its outputs is, delivered when all that it became is, else dropped.
         let dead: BTreeSet<Seq> = aside.letters.iter().map(|letter| letter.seq).collect();
         let delivered = made.inputs.iter().filter(|seq| !dead.contains(seq)).count() as u64;
-        let taken = facts.last_seq.0 + 1 - facts.first_seq.0;
+        let read = facts.last_seq.0 + 1 - facts.first_seq.0;
         let fixed = if made.records == 0 {
             String::new()
         } else {
@@ -207,7 +230,8 @@ impl Sealer {
                 sha256: made.sha256,
                 fixed,
             },
-            dropped: taken - delivered - dead.len() as u64,
+            dropped: read - aside.not_taken - delivered - dead.len() as u64,
+            not_taken: aside.not_taken,
             dead_lettered: dead.len() as u64,
             letters: aside.letters,
             state: changes.collect(),

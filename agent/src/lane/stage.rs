@@ -25,6 +25,8 @@ pub struct Transform {
 #[derive(Debug, Default)]
 pub(super) struct SetAside {
     pub(super) letters: Vec<StageLetter>,
+    /// Records that the pipeline does not take.
+    pub(super) not_taken: u64,
 }
 
 /// One transform as a lane runs it.

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::clock::{Clock, Timestamp};
-use crate::sinks::{Class, Delivered};
+use crate::sinks::{Class, Delivered, Throttle};
 
 /// What a lane is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +80,8 @@ pub struct LaneCounters {
     pub files_written: AtomicU64,
     /// Records stored behind one that failed at first.
     pub records_reordered: AtomicU64,
+    /// Records that were sent again though the destination may have had them.
+    pub records_resent: AtomicU64,
     /// Attempts that failed, by class: unreachable, retryable, rejected, conflict.
     pub attempts_failed: [AtomicU64; 4],
     /// Calls of plugins that broke down.
@@ -92,6 +95,7 @@ impl LaneCounters {
         self.bytes_delivered.fetch_add(delivered.bytes, Ordering::Relaxed);
         self.files_written.fetch_add(delivered.files, Ordering::Relaxed);
         self.records_reordered.fetch_add(delivered.reordered, Ordering::Relaxed);
+        self.records_resent.fetch_add(delivered.resent, Ordering::Relaxed);
     }
 
     pub(super) fn failed(&self, class: Class) {
@@ -114,13 +118,19 @@ pub fn class_index(class: Class) -> usize {
 #[derive(Debug)]
 pub struct LaneStatus {
     state: Mutex<LaneState>,
+    /// The time that earlier sessions have waited for the limiter, and the way of this one to it.
+    limited: Mutex<(Duration, Throttle)>,
     /// Counters.
     pub counters: LaneCounters,
 }
 
 impl Default for LaneStatus {
     fn default() -> Self {
-        Self { state: Mutex::new(LaneState::Starting), counters: LaneCounters::default() }
+        Self {
+            state: Mutex::new(LaneState::Starting),
+            limited: Mutex::default(),
+            counters: LaneCounters::default(),
+        }
     }
 }
 
@@ -129,6 +139,21 @@ impl LaneStatus {
     #[must_use]
     pub fn state(&self) -> LaneState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// For how long the lane has waited for its limiter.
+    #[must_use]
+    pub fn limited(&self) -> Duration {
+        let limited = self.limited.lock().unwrap_or_else(PoisonError::into_inner);
+        limited.0 + limited.1.held()
+    }
+
+    /// A session begins, whose sink pays through this.
+    pub(super) fn throttled_by(&self, throttle: Throttle) {
+        let mut limited = self.limited.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = limited.1.held();
+        limited.0 += held;
+        limited.1 = throttle;
     }
 
     /// A batch was sealed: whatever kept the lane from that is over. What keeps it from delivering is not.

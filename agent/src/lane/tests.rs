@@ -132,6 +132,7 @@ impl Bench {
                 sink: "k".parse().unwrap(),
                 start_now: false,
             },
+            subjects: Arc::from([]),
             transforms: Vec::new(),
             sink: Arc::new(ScriptedSink(Arc::clone(&self.script))),
             batch: BatchConfig { records_max, bytes_max: ByteSize(1 << 20), linger: ms(20) },

@@ -20,6 +20,7 @@ use crate::record::RecordView;
 use crate::record::batch::{FrameBlock, LanePlace};
 use crate::record::codec::{FrameBuffer, FrameReader};
 use crate::record::id::{Epoch, Seq, write_record_identity};
+use crate::record::subject::SubjectPattern;
 use crate::tasks::Shutdown;
 
 /// Why records of a stage are not given to its plugin in the next pass.
@@ -68,6 +69,8 @@ impl<E: Into<LaneError>> From<E> for Stop {
 /// The transforms of one lane, with their instances and state.
 pub(super) struct Transforms {
     stages: Vec<Stage>,
+    /// What the pipeline takes; everything when empty.
+    subjects: Arc<[SubjectPattern]>,
     place: Arc<LanePlace>,
     status: Arc<LaneStatus>,
     clock: SharedClock,
@@ -78,6 +81,7 @@ impl Transforms {
     /// `state`: what the journal holds for each component of this lane.
     pub(super) fn new(
         transforms: Vec<Transform>,
+        subjects: Arc<[SubjectPattern]>,
         place: Arc<LanePlace>,
         mut state: crate::journal::PluginState,
         status: Arc<LaneStatus>,
@@ -88,7 +92,17 @@ impl Transforms {
             let stored = state.remove(transform.config.id.as_str()).unwrap_or_default();
             Stage::new(transform, stored)
         });
-        Self { stages: stages.collect(), place, status, clock, shutdown }
+        Self { stages: stages.collect(), subjects, place, status, clock, shutdown }
+    }
+
+    /// Whether the pipeline takes records of this subject.
+    pub(super) fn take(&self, subject: &str) -> bool {
+        self.subjects.is_empty() || self.subjects.iter().any(|pattern| pattern.matches(subject))
+    }
+
+    /// Whether the pipeline takes everything.
+    pub(super) fn take_all(&self) -> bool {
+        self.subjects.is_empty()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -315,7 +329,12 @@ impl Transforms {
         let mut records = Vec::new();
         for block in blocks {
             for record in block.records() {
-                records.push(record?);
+                let record = record?;
+                if self.take(record.subject) {
+                    records.push(record);
+                } else {
+                    aside.not_taken += 1;
+                }
             }
         }
         let last = self.stages.len() - 1;

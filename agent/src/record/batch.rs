@@ -86,6 +86,9 @@ pub struct BatchFacts {
     pub sealed_at: Timestamp,
     /// Output records.
     pub records: u64,
+    /// The keys that the sink takes the batch apart by, in the order of their first records; empty when it does not, and when
+    /// the batch is delivered, as the sink has fixed what it made of them.
+    pub partitions: Vec<String>,
 }
 
 impl BatchFacts {
@@ -105,6 +108,8 @@ pub struct SealedBatch {
     pub fixed: Arc<str>,
     /// SHA-256 over the output, see [`ContentHash`].
     pub sha256: [u8; 32],
+    /// Whether it was sealed before the lane's session began: it may have been sent already, and nobody knows how far.
+    pub earlier: bool,
     /// Its records.
     pub content: Arc<dyn BatchContent>,
 }

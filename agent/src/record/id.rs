@@ -101,6 +101,8 @@ names! {
     SinkId
     /// The name of a pipeline in the config.
     PipelineId
+    /// The name of a limiter in the config.
+    LimiterId
 }
 
 /// The name of a lane, `agent/source/pipeline/sink`, fixed when the lane is made.

@@ -6,6 +6,8 @@
 pub mod batch;
 pub mod codec;
 pub mod id;
+pub mod partition;
+pub mod subject;
 pub mod template;
 pub mod time;
 

@@ -7,8 +7,9 @@ use super::file::config::FileSinkConfig;
 use super::http::config::HttpSinkConfig;
 use super::nats::config::NatsSinkConfig;
 use crate::backoff::{Backoff, Jitter};
+use crate::limiter::{RATE_MAX, Rate};
 use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
-use crate::record::id::SinkId;
+use crate::record::id::{LimiterId, NameError, SinkId};
 use crate::units::ByteSize;
 
 /// When a lane stops adding to a batch. Whichever comes first.
@@ -30,6 +31,25 @@ pub struct RetryConfig {
     pub backoff: Backoff,
     /// `retry.attempt_timeout`: after this an attempt has failed with unknown outcome; default `"30s"`, 100 ms to 1 h.
     pub attempt_timeout: Duration,
+}
+
+/// How fast records may go out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LimitConfig {
+    /// `rate`: a limiter of the sink's own, shared by its lanes.
+    Own(Rate),
+    /// `limiter`: one that other sinks may share.
+    Shared(LimiterId),
+}
+
+/// A `[limiters.NAME]` table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimiterConfig {
+    /// The table's name.
+    pub id: LimiterId,
+    /// How much may pass. The keys are those of a sink's `rate`: `bytes_per_second` (1 B to 1 GiB) with `burst` (default one
+    /// second's bytes, 1 B to 1 GiB), and `records_per_second` (1 to 1 073 741 824); at least one rate.
+    pub rate: Rate,
 }
 
 /// How a record stands in a file or on standard output.
@@ -71,6 +91,8 @@ pub struct SinkConfig {
     pub batch: BatchConfig,
     /// `retry`.
     pub retry: RetryConfig,
+    /// `rate` or `limiter`; default no limit. Not both.
+    pub limit: Option<LimitConfig>,
     /// What stands under it, by `type`.
     pub kind: SinkKind,
 }
@@ -89,12 +111,93 @@ impl SinkConfig {
     /// Reads `[sinks.ID]`. `None` when something is missing, which was reported.
     #[must_use]
     pub fn read(id: Option<SinkId>, table: &Table<'_>) -> Option<Self> {
-        table.later(&["rate", "limiter", "on_conflict"]);
+        table.later(&["on_conflict"]);
         let kind = table.kind(KINDS, KINDS_LATER, "What the sink is.");
         let retry = RetryConfig::read(&table.table("retry"));
+        let limit = LimitConfig::read(table);
         let (kind, batch) = kind?;
-        Some(Self { id: id?, batch, retry, kind })
+        Some(Self { id: id?, batch, retry, limit, kind })
     }
+}
+
+impl LimitConfig {
+    fn read(table: &Table<'_>) -> Option<Self> {
+        let own = table
+            .optional_table("rate", "How much may go out; without it as much as the link takes.")
+            .map(|rate| read_rate(&rate));
+        let shared = table
+            .parsed("limiter", "The limiter that the sink shares with others.", "a name", |text| {
+                text.parse().map_err(|error: NameError| Complaint::new(error.to_string()))
+            })
+            .optional();
+        match (own, shared) {
+            (Some(_), Some(_)) => {
+                let path = table.path("limiter");
+                let place = table.reading().place(&path).map(|place| place.key);
+                let complaint = Complaint::new("a sink has either `rate` or `limiter`")
+                    .hint("a limiter is shared; remove the one that is not meant");
+                table.reading().error(path, place, complaint);
+                None
+            }
+            (Some(own), None) => own.map(Self::Own),
+            (None, shared) => shared.map(Self::Shared),
+        }
+    }
+}
+
+impl LimiterConfig {
+    /// Reads `[limiters.ID]`. `None` when something is missing, which was reported.
+    #[must_use]
+    pub fn read(id: Option<LimiterId>, table: &Table<'_>) -> Option<Self> {
+        let rate = read_rate(table);
+        Some(Self { id: id?, rate: rate? })
+    }
+}
+
+/// Reads the keys of a rate. `None` when it limits nothing, which was reported.
+fn read_rate(table: &Table<'_>) -> Option<Rate> {
+    let size = |key: &'static str, doc: &'static str, why: &'static str| {
+        let bound = ByteSize(RATE_MAX);
+        let field = table.size(key, doc).check(move |size: &ByteSize| match size.0 {
+            0 => Err(Complaint::new(format!("`{key}` must not be 0")).hint(why)),
+            1..=RATE_MAX => Ok(()),
+            _ => Err(Complaint::new(format!("`{key}` must not be more than {bound}"))),
+        });
+        field.optional()
+    };
+    let nothing = "nothing would ever go out; leave the key out for no limit";
+    let bytes = size("bytes_per_second", "Bytes on the wire in a second.", nothing);
+    let burst = size(
+        "burst",
+        "Bytes that may go out at once after a pause; without it what a second gives.",
+        "nothing would ever go out; leave the key out for what a second gives",
+    );
+    let records = table
+        .integer::<u64>("records_per_second", "Records in a second.")
+        .check(move |records| match records {
+            0 => Err(Complaint::new("`records_per_second` must not be 0").hint(nothing)),
+            1..=RATE_MAX => Ok(()),
+            _ => Err(Complaint::new(format!("`records_per_second` must not be over {RATE_MAX}"))),
+        })
+        .optional();
+    let reading = table.reading();
+    // A value that was reported counts as given.
+    let given = |key: &str| reading.place(&table.path(key)).is_some();
+    if given("burst") && !given("bytes_per_second") {
+        let path = table.path("burst");
+        let place = reading.place(&path).map(|place| place.key);
+        let complaint = Complaint::new("`burst` needs `bytes_per_second`")
+            .hint("add bytes_per_second = \"64KiB\", or as much as the link may have");
+        reading.error(path, place, complaint);
+    } else if !given("bytes_per_second") && !given("records_per_second") && !reading.is_describing()
+    {
+        let place = reading.place(&table.path("")).map(|place| place.key);
+        let complaint = Complaint::new("this limits nothing")
+            .hint("add bytes_per_second = \"64KiB\" or records_per_second = 1000");
+        reading.error(table.path(""), place, complaint);
+    }
+    let bytes = bytes.map(|bytes| (bytes.0, burst.unwrap_or(bytes).0));
+    (bytes.is_some() || records.is_some()).then_some(Rate { bytes, records })
 }
 
 impl BatchConfig {

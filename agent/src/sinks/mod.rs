@@ -7,31 +7,45 @@ mod format;
 pub mod http;
 pub mod nats;
 mod stdout;
+mod throttle;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 pub use error::{Class, SinkError};
+pub use throttle::Throttle;
 
 use self::config::{SinkConfig, SinkKind};
 use crate::clock::SharedClock;
+use crate::limiter::Limiter;
 use crate::net::config::NetConfig;
-use crate::record::batch::{BatchFacts, SealedBatch};
+use crate::record::batch::{BatchFacts, ReadError, SealedBatch};
+use crate::record::partition::PartitionBy;
 
-/// Makes the builder of a configured sink. Touches nothing outside the process.
+/// Makes the builder of a configured sink, which pays for what goes out at `limiter`, its own or one that it shares. Touches
+/// nothing outside the process.
 #[must_use]
-pub fn build(config: &SinkConfig, net: &NetConfig, clock: SharedClock) -> Arc<dyn SinkBuilder> {
+pub fn build(
+    config: &SinkConfig,
+    net: &NetConfig,
+    clock: SharedClock,
+    limiter: Option<Arc<Limiter>>,
+) -> Arc<dyn SinkBuilder> {
     match &config.kind {
-        SinkKind::File(file) => Arc::new(file::FileSinkBuilder::new(file.clone())),
+        SinkKind::File(file) => Arc::new(file::FileSinkBuilder::new(file.clone(), limiter)),
         SinkKind::Http(http) => {
             let http = http.as_ref().clone();
-            Arc::new(http::HttpSinkBuilder::new(http, net, config.retry, clock))
+            Arc::new(http::HttpSinkBuilder::new(http, net, config.retry, clock, limiter))
         }
-        SinkKind::Nats(nats) => {
-            let nats = nats.clone();
-            Arc::new(nats::NatsSinkBuilder::new(config.id.clone(), nats, net, config.retry))
-        }
+        SinkKind::Nats(nats) => Arc::new(nats::NatsSinkBuilder::new(
+            config.id.clone(),
+            nats.clone(),
+            net,
+            config.retry,
+            clock,
+            limiter,
+        )),
         SinkKind::Stdout(stdout) => Arc::new(stdout::StdoutSinkBuilder::new(*stdout)),
     }
 }
@@ -59,8 +73,24 @@ pub struct Delivered {
     pub files: u64,
     /// Records stored behind one that failed at first, inside one publish window.
     pub reordered: u64,
+    /// Records that were sent again though the destination may have had them, and may not have recognised them.
+    pub resent: u64,
     /// Records that are refused, in their order: they go to the dead letters.
     pub refused: Vec<Refused>,
+}
+
+/// What a sink remembers for its lane over restarts: one short text. Kept by the lane.
+#[async_trait]
+pub trait Memory: Send + Sync + std::fmt::Debug {
+    /// What was kept last.
+    fn recall(&self) -> Option<Arc<str>>;
+
+    /// Keeps another text instead. Returns once it is safe if it has to be `durable`; otherwise it is safe with whatever the
+    /// lane keeps next.
+    ///
+    /// # Errors
+    /// When it could not be kept.
+    async fn keep(&self, note: Arc<str>, durable: bool) -> Result<(), ReadError>;
 }
 
 /// One lane's way to a destination. Made by [`SinkBuilder::build`], used by one lane only.
@@ -80,6 +110,14 @@ pub trait Sink: Send {
     /// # Errors
     /// With the class that a delivery would meet.
     async fn probe(&mut self) -> Result<(), SinkError>;
+
+    /// Gives it what it may remember by, before its first delivery.
+    fn remember(&mut self, _memory: Arc<dyn Memory>) {}
+
+    /// What its attempts pay through.
+    fn throttle(&self) -> Throttle {
+        Throttle::default()
+    }
 }
 
 /// One configured sink: shared by the lanes that use it.
@@ -95,6 +133,11 @@ pub trait SinkBuilder: Send + Sync + std::fmt::Debug {
     /// [`Class::Rejected`] when no valid name can be made.
     fn fix(&self, facts: &BatchFacts) -> Result<Arc<str>, SinkError>;
 
+    /// By what of its records a batch is taken apart, for [`BatchFacts::partitions`]; `None` when it stays whole.
+    fn partition_by(&self) -> Option<Arc<PartitionBy>> {
+        None
+    }
+
     /// Makes one lane's instance. Connects to nothing: an absent destination must not keep the agent from starting.
     fn build(&self) -> Box<dyn Sink>;
 }
@@ -103,9 +146,10 @@ pub trait SinkBuilder: Send + Sync + std::fmt::Debug {
 pub(crate) mod tests {
     use super::*;
     use crate::clock::Timestamp;
-    use crate::record::batch::{BatchContent, BlockReader, FrameBlock, LanePlace, ReadError};
+    use crate::record::batch::{BatchContent, BlockReader, FrameBlock, LanePlace};
     use crate::record::codec::FrameBuffer;
     use crate::record::id::{BatchNumber, Epoch, LaneName, Seq};
+    use crate::record::partition::Partitions;
     use crate::record::{Headers, Origin, RecordView};
 
     /// Facts of batch `number` with `records` records from seq 10.
@@ -125,6 +169,7 @@ pub(crate) mod tests {
             last_seq: Seq(9 + records),
             sealed_at: Timestamp(1_500_000_000_000_000_007),
             records,
+            partitions: Vec::new(),
         }
     }
 
@@ -159,16 +204,17 @@ pub(crate) mod tests {
     /// A batch of these records.
     pub(crate) fn batch_of(
         builder: &dyn SinkBuilder,
-        facts: BatchFacts,
+        mut facts: BatchFacts,
         records: &[(&str, Headers<'_>, &[u8])],
     ) -> SealedBatch {
+        let mut partitions = builder.partition_by().map(Partitions::new);
         let mut blocks = Vec::new();
         let mut seq = facts.first_seq;
         for part in records.chunks(1000) {
             let mut frames = FrameBuffer::default();
             let first_seq = seq;
             for (subject, headers, payload) in part {
-                frames.push(&RecordView {
+                let record = RecordView {
                     epoch: facts.epoch,
                     seq,
                     origin: Origin::default(),
@@ -176,7 +222,11 @@ pub(crate) mod tests {
                     subject,
                     headers: *headers,
                     payload,
-                });
+                };
+                if let Some(partitions) = &mut partitions {
+                    assert!(partitions.note(&record, usize::MAX));
+                }
+                frames.push(&record);
                 seq = seq.next();
             }
             blocks.push(FrameBlock {
@@ -188,7 +238,9 @@ pub(crate) mod tests {
                 bytes: frames.bytes().to_vec().into(),
             });
         }
+        facts.partitions = partitions.map(|mut partitions| partitions.take()).unwrap_or_default();
         let fixed = builder.fix(&facts).unwrap();
-        SealedBatch { facts, fixed, sha256: [0; 32], content: Arc::new(Blocks(blocks)) }
+        let content = Arc::new(Blocks(blocks));
+        SealedBatch { facts, fixed, sha256: [0; 32], earlier: false, content }
     }
 }

@@ -166,6 +166,7 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
         bytes_delivered,
         files_written,
         records_reordered,
+        records_resent,
         attempts_failed,
         plugin_faults,
         records_delivered: _,
@@ -173,7 +174,7 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let totals = journal.map_or_else(LaneTotals::default, |lane| lane.totals);
     let queued = journal.map_or(0, |lane| lane.queued);
-    let LaneTotals { delivered, dropped, dead_lettered, lost, not_taken: _, outputs_delivered } =
+    let LaneTotals { delivered, dropped, dead_lettered, lost, not_taken, outputs_delivered } =
         totals;
     LaneView {
         name: journal.map_or_else(
@@ -190,14 +191,17 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
         dropped,
         dead_lettered,
         lost,
+        not_taken,
         outputs_delivered,
         batches_sealed: journal.map_or(0, |lane| lane.batches),
         records_already: count(records_already),
         records_reordered: count(records_reordered),
+        records_resent: count(records_resent),
         bytes_delivered: count(bytes_delivered),
         files_written: count(files_written),
         attempts_failed: attempts_failed.each_ref().map(count),
         plugin_faults: count(plugin_faults),
+        limited: entry.status.limited(),
     }
 }
 

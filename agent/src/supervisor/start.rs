@@ -1,7 +1,9 @@
 //! From a config to parts that can be run: journal, plugins, sinks, lanes.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::digests::JournalDigests;
 use super::error::StartError;
@@ -14,9 +16,11 @@ use crate::journal::{Journal, JournalOptions, LaneSpec, Opening, StartCase};
 use crate::lane::config::Start;
 use crate::lane::status::LaneStatus;
 use crate::lane::{LaneParts, Transform};
+use crate::limiter::{Limiter, Rate};
 use crate::plugin::{HostOptions, Plugin, PluginHost};
-use crate::record::id::{AgentId, Name, SinkId};
+use crate::record::id::{AgentId, LimiterId, Name, SinkId};
 use crate::sinks::SinkBuilder;
+use crate::sinks::config::LimitConfig;
 use crate::sources::config::SourceConfig;
 use crate::sources::{Source, SourceOptions};
 
@@ -61,12 +65,22 @@ pub(super) async fn start(options: &StartOptions) -> Result<Started, StartError>
         data_dir = %config.agent.data_dir.display(), "Journal is open"
     );
     let transforms = load_plugins(options, &journal).await?;
+    let limiters: BTreeMap<&LimiterId, Arc<Limiter>> = config
+        .limiters
+        .iter()
+        .map(|shared| (&shared.id, limiter(shared.rate, &options.clock)))
+        .collect();
     let sinks: Vec<(SinkId, Arc<dyn SinkBuilder>)> = config
         .sinks
         .iter()
         .map(|sink| {
+            let limiter = match &sink.limit {
+                None => None,
+                Some(LimitConfig::Own(rate)) => Some(limiter(*rate, &options.clock)),
+                Some(LimitConfig::Shared(shared)) => limiters.get(shared).cloned(),
+            };
             let clock = Arc::clone(&options.clock);
-            (sink.id.clone(), crate::sinks::build(sink, &config.net, clock))
+            (sink.id.clone(), crate::sinks::build(sink, &config.net, clock, limiter))
         })
         .collect();
     let lanes = lanes(options, &opening, &transforms, &sinks);
@@ -78,6 +92,11 @@ pub(super) async fn start(options: &StartOptions) -> Result<Started, StartError>
         journal,
         opening,
     })
+}
+
+fn limiter(rate: Rate, clock: &SharedClock) -> Arc<Limiter> {
+    let clock = Arc::clone(clock);
+    Arc::new(Limiter::new(rate, Arc::new(move || Duration::from_nanos(clock.monotonic().0))))
 }
 
 fn build_source(
@@ -187,6 +206,7 @@ fn lanes(
                 };
                 let parts = LaneParts {
                     spec,
+                    subjects: pipeline.subjects.as_slice().into(),
                     transforms: transforms.clone(),
                     sink: Arc::clone(builder),
                     batch: config.batch,

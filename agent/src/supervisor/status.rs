@@ -117,6 +117,8 @@ pub struct LaneView {
     pub dead_lettered: u64,
     /// Of those, lost by a policy or by damage.
     pub lost: u64,
+    /// Records of the stream that the pipeline does not take; not among the accepted.
+    pub not_taken: u64,
     /// Output records at the destination.
     pub outputs_delivered: u64,
     /// Batches that are sealed and not acked.
@@ -125,6 +127,8 @@ pub struct LaneView {
     pub records_already: u64,
     /// Records stored behind one that failed at first.
     pub records_reordered: u64,
+    /// Records that were sent again though the destination may have had them.
+    pub records_resent: u64,
     /// Bytes that went out.
     pub bytes_delivered: u64,
     /// Files that were written.
@@ -133,6 +137,8 @@ pub struct LaneView {
     pub attempts_failed: [u64; 4],
     /// Calls of plugins that broke down.
     pub plugin_faults: u64,
+    /// Time that it waited for its limiter.
+    pub limited: Duration,
 }
 
 /// A lane without a config.

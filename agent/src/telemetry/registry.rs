@@ -7,7 +7,7 @@ use std::fmt;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, prometheus_text,
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, prometheus_text,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
@@ -27,11 +27,11 @@ impl Families<'_> {
     ///
     /// # Errors
     /// Only what the text that is written to says, which never fails.
-    pub fn counter<L: EncodeLabelSet>(
+    pub fn counter<L: EncodeLabelSet, V: EncodeCounterValue>(
         &mut self,
         name: &str,
         help: &str,
-        series: impl IntoIterator<Item = (L, u64)>,
+        series: impl IntoIterator<Item = (L, V)>,
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in series {

@@ -26,6 +26,10 @@ mod journal;
 mod pipeline;
 /// Power cuts of the whole agent, rebuilt from its system calls.
 mod power;
+/// Which pipeline takes a record, and which file it goes into.
+mod routes;
+/// Stopping while nothing moves.
+mod stop;
 /// An agent process, a nats-server, input and output.
 mod support;
 /// What clippy cannot see: import order, file length, leftovers, examples that parse.

@@ -121,7 +121,8 @@ async fn seal(
         value: Some(last.to_string().into_bytes()),
     };
     let state = if in_parts { vec![change] } else { Vec::new() };
-    let seal = Seal { batch, dropped: 0, dead_lettered: 0, letters: Vec::new(), state };
+    let seal =
+        Seal { batch, dropped: 0, not_taken: 0, dead_lettered: 0, letters: Vec::new(), state };
     lane.seal(seal).await.unwrap().durable().await.unwrap();
 }
 

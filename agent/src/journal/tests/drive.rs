@@ -483,7 +483,8 @@ impl Driver {
             lane.unacked.push((stored.clone(), content, taken - dropped - dead));
         }
         let step = self.step(model);
-        let seal = Seal { batch: stored, dropped, dead_lettered: dead, letters, state };
+        let seal =
+            Seal { batch: stored, dropped, not_taken: 0, dead_lettered: dead, letters, state };
         let pending = self.lanes[&key].seal(seal).await?;
         self.waiting.push_back((step, Waiting::Seal(pending)));
         self.settle().await

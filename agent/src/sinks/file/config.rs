@@ -12,7 +12,8 @@ pub struct FileSinkConfig {
     /// `root`: the folder that all files lie in, already resolved against the folder of the config file.
     pub root: PathBuf,
     /// `path`: the name template below `root`, with `{agent}`, `{source}`, `{pipeline}`, `{sink}`, `{epoch}`, `{batch}`,
-    /// `{first_seq}`, `{last_seq}`, `{date}` and `{hour}`; default
+    /// `{first_seq}`, `{last_seq}`, `{date}` and `{hour}`; `{subject.N}` (tokens are counted from 1) and `{header.NAME}` give
+    /// each value a file of its own, up to 100 a batch; default
     /// `"{source}/{date}/{source}-{epoch}-{batch}-{first_seq}-{last_seq}.ndjson"`, with `.zst` when compressed.
     pub path: String,
     /// `format`, default `"lines"`.
@@ -69,7 +70,11 @@ impl FileSinkConfig {
 
 /// Names must be unique for each batch of a lane and stay below the root.
 fn check_path(text: &str) -> Result<(), Complaint> {
-    let fields = template::parse(text, PLACEHOLDERS, &["subject", "header"])?.fields;
+    if let Some(error) = super::partition_by(text).err() {
+        let hint = "write {subject.1} for the first token, or {header.NAME}";
+        return Err(Complaint::new(error.to_string()).hint(hint));
+    }
+    let fields = template::parse(text, &super::known_fields(text), &[])?.fields;
     let has = |field: &str| fields.contains(&field);
     if !has("epoch") || !(has("batch") || has("first_seq")) {
         let message = "`path` must hold {epoch}, and {batch} or {first_seq}";

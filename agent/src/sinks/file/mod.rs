@@ -1,4 +1,4 @@
-//! The sink that writes one file per batch, under a name that follows from the batch alone.
+//! The sink that writes one file per batch, or one for each value in it, under names that follow from the batch alone.
 //!
 //! A file appears under its final name complete and synced, and is never replaced. What it does not know: other batches, the
 //! config of the time when the batch was sealed (that is in what [`SinkBuilder::fix`] wrote), and retries.
@@ -16,31 +16,48 @@ mod name;
 mod publish;
 mod write;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use rustix::fs::{Access, AtFlags};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
-pub use name::parse_path_template;
+pub use name::{known_fields, parse_path_template, partition_by};
 
 use self::config::FileSinkConfig;
 use self::folder::{Failed, Synced};
 use self::publish::Way;
-use self::write::Place;
+use self::write::{Attempt, Place};
 use super::config::LineFormat;
-use super::{Class, Delivered, Sink, SinkBuilder, SinkError};
+use super::{Class, Delivered, Sink, SinkBuilder, SinkError, Throttle};
+use crate::limiter::Limiter;
 use crate::record::batch::{BatchFacts, SealedBatch};
+use crate::record::partition::PartitionBy;
 
 /// What is fixed for a batch when it is sealed. Stored: fields may be added, none may change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Fixed {
+    /// The name of the one file; empty when there are several.
     name: String,
     format: String,
     compression: Option<Compression>,
+    /// By what fields the batch is taken apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    by: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    files: Vec<FixedFile>,
+}
+
+/// One of several files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct FixedFile {
+    /// The key of its records.
+    key: String,
+    name: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +78,12 @@ impl Fixed {
         };
         let fixed: Self =
             serde_json::from_str(text).map_err(|error| unusable(error.to_string()))?;
-        name::check_relative(&fixed.name).map_err(unusable)?;
+        if fixed.files.is_empty() {
+            name::check_relative(&fixed.name).map_err(unusable)?;
+        }
+        for file in &fixed.files {
+            name::check_relative(&file.name).map_err(unusable)?;
+        }
         if LineFormat::from_word(&fixed.format).is_none() {
             return Err(unusable(format!("unknown format \"{}\"", fixed.format)));
         }
@@ -87,17 +109,21 @@ impl Fixed {
 pub(super) struct FileSinkBuilder {
     config: FileSinkConfig,
     place: Arc<Place>,
+    partition_by: Option<Arc<PartitionBy>>,
+    limiter: Option<Arc<Limiter>>,
 }
 
 impl FileSinkBuilder {
-    pub(super) fn new(config: FileSinkConfig) -> Self {
+    pub(super) fn new(config: FileSinkConfig, limiter: Option<Arc<Limiter>>) -> Self {
         let place = Place {
             root: config.root.clone(),
             root_must_exist: config.root_must_exist,
             way: Way::default(),
             synced: Synced::default(),
         };
-        Self { config, place: Arc::new(place) }
+        // A template that is none was refused when it was read, and fixes no name here either.
+        let partition_by = partition_by(&config.path).ok().flatten().map(Arc::new);
+        Self { config, place: Arc::new(place), partition_by, limiter }
     }
 }
 
@@ -107,17 +133,33 @@ impl SinkBuilder for FileSinkBuilder {
     }
 
     fn fix(&self, facts: &BatchFacts) -> Result<Arc<str>, SinkError> {
-        let template = parse_path_template(&self.config.path);
-        let name =
-            template.and_then(|template| name::render(&template, facts)).map_err(|reason| {
-                let batch = facts.identity();
-                SinkError::new(
-                    Class::Rejected,
-                    format!("batch {batch} gets no file name: {reason}"),
-                )
-            })?;
+        let nameless = |reason: String| {
+            let batch = facts.identity();
+            SinkError::new(Class::Rejected, format!("batch {batch} gets no file name: {reason}"))
+        };
+        let path = &self.config.path;
+        let template = parse_path_template(path).map_err(nameless)?;
+        let render =
+            |key: Option<&str>| name::render(path, &template, facts, key).map_err(nameless);
+        let (name, by, files) = if self.partition_by.is_none() {
+            (render(None)?, Vec::new(), Vec::new())
+        } else {
+            let file = |key: &String| {
+                Ok(FixedFile { key: key.clone(), name: render(Some(key.as_str()))? })
+            };
+            let files: Vec<_> =
+                facts.partitions.iter().map(file).collect::<Result<_, SinkError>>()?;
+            let names: BTreeSet<_> = files.iter().map(|file| &file.name).collect();
+            if names.len() != files.len() {
+                return Err(nameless("two of its values have one name".to_owned()));
+            }
+            let by = name::record_fields(path).into_iter().map(str::to_owned);
+            (String::new(), by.collect(), files)
+        };
         let fixed = Fixed {
             name,
+            by,
+            files,
             format: self.config.format.as_str().to_owned(),
             compression: self
                 .config
@@ -127,8 +169,13 @@ impl SinkBuilder for FileSinkBuilder {
         Ok(serde_json::to_string(&fixed).expect("strings and a number are always JSON").into())
     }
 
+    fn partition_by(&self) -> Option<Arc<PartitionBy>> {
+        self.partition_by.clone()
+    }
+
     fn build(&self) -> Box<dyn Sink> {
-        Box::new(FileSink { place: Arc::clone(&self.place), running: None })
+        let throttle = Throttle::new(self.limiter.clone());
+        Box::new(FileSink { place: Arc::clone(&self.place), throttle, running: None })
     }
 }
 
@@ -136,18 +183,19 @@ impl SinkBuilder for FileSinkBuilder {
 #[derive(Debug)]
 struct Running {
     handle: JoinHandle<Result<Delivered, SinkError>>,
-    cancelled: Arc<AtomicBool>,
+    cancelled: CancellationToken,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.cancelled.cancel();
     }
 }
 
 #[derive(Debug)]
 struct FileSink {
     place: Arc<Place>,
+    throttle: Throttle,
     running: Option<Running>,
 }
 
@@ -155,7 +203,7 @@ impl FileSink {
     /// Waits for an attempt whose future was dropped: its thread goes on until it notices.
     async fn wait_for_earlier(&mut self) {
         if let Some(running) = &mut self.running {
-            running.cancelled.store(true, Ordering::Relaxed);
+            running.cancelled.cancel();
             // Whatever came of it, the next attempt finds it on the disk.
             let _settled_on_disk = (&mut running.handle).await;
             self.running = None;
@@ -172,10 +220,15 @@ impl Sink for FileSink {
     ) -> Result<Delivered, SinkError> {
         self.wait_for_earlier().await;
         let fixed = Fixed::parse(&batch.fixed)?;
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let (place, batch, flag) = (Arc::clone(&self.place), batch.clone(), Arc::clone(&cancelled));
+        let cancelled = CancellationToken::new();
+        let attempt = Attempt {
+            throttle: self.throttle.clone(),
+            runtime: tokio::runtime::Handle::current(),
+            cancelled: cancelled.clone(),
+        };
+        let (place, batch) = (Arc::clone(&self.place), batch.clone());
         let handle =
-            tokio::task::spawn_blocking(move || write::deliver(&place, &batch, &fixed, &flag));
+            tokio::task::spawn_blocking(move || write::deliver(&place, &batch, &fixed, &attempt));
         let running = self.running.insert(Running { handle, cancelled });
         let result = (&mut running.handle).await;
         self.running = None;
@@ -190,6 +243,10 @@ impl Sink for FileSink {
             Err(SinkError::new(Class::Retryable, "the probing thread died").caused_by(error))
         })
     }
+
+    fn throttle(&self) -> Throttle {
+        self.throttle.clone()
+    }
 }
 
 /// Writes nothing: a probe that did would wear the flash of a host whose disk is full for a week.
@@ -199,8 +256,9 @@ fn probe(place: &Place) -> Result<(), SinkError> {
     rustix::fs::accessat(&root, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
         .map_err(failed)?;
     let stat = rustix::fs::fstatvfs(&root).map_err(failed)?;
-    // File systems without a size of their own say zero blocks of zero.
-    if stat.f_blocks > 0 && stat.f_bavail == 0 {
+    // File systems without a size of their own say zero blocks of zero, and those that make inodes as they need them no files.
+    let is_full = stat.f_blocks > 0 && stat.f_bavail == 0;
+    if is_full || (stat.f_files > 0 && stat.f_favail == 0) {
         return Err(failed(rustix::io::Errno::NOSPC));
     }
     Ok(())
@@ -220,6 +278,9 @@ impl From<Failed> for SinkError {
 }
 
 #[cfg(test)]
+mod partitioned;
+
+#[cfg(test)]
 mod tests {
     use std::io::Read as _;
     use std::path::Path;
@@ -231,19 +292,20 @@ mod tests {
     const PART: &str = "src/2017-07-14/.0000000000000001.ndjson.part";
 
     fn builder(root: &Path) -> FileSinkBuilder {
-        FileSinkBuilder::new(FileSinkConfig {
+        let config = FileSinkConfig {
             root: root.to_path_buf(),
             path: "{source}/{date}/{batch}.ndjson".to_owned(),
             format: LineFormat::Lines,
             zstd_level: None,
             root_must_exist: false,
-        })
+        };
+        FileSinkBuilder::new(config, None)
     }
 
     fn zstd_builder(root: &Path) -> FileSinkBuilder {
         let mut config = builder(root).config;
         config.zstd_level = Some(3);
-        FileSinkBuilder::new(config)
+        FileSinkBuilder::new(config, None)
     }
 
     async fn deliver(
@@ -364,6 +426,40 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_written_waits_for_the_limiter_and_a_wait_that_is_given_up_leaves_no_file() {
+        let root = tempfile::tempdir().unwrap();
+        let limited = |rate| {
+            let begun = tokio::time::Instant::now();
+            let rate = crate::limiter::Rate { bytes: Some((rate, rate)), records: Some(50_000) };
+            let limiter = Limiter::new(rate, Arc::new(move || begun.elapsed()));
+            FileSinkBuilder::new(builder(root.path()).config, Some(Arc::new(limiter)))
+        };
+        let slow = limited(1);
+        let batch_of_one = batch(&slow, facts(1, 1), &[b"one"]);
+        let mut sink = slow.build();
+        let attempt = sink.deliver(&batch_of_one, 1);
+        assert!(tokio::time::timeout(std::time::Duration::from_millis(50), attempt).await.is_err());
+        assert!(sink.throttle().held() > std::time::Duration::ZERO);
+        drop(sink);
+        let builder = limited(1_000_000);
+        let payloads = vec![&b"some line of text"[..]; 20_000];
+        let batch = batch(&builder, facts(1, 20_000), &payloads);
+        let mut sink = builder.build();
+        let begun = tokio::time::Instant::now();
+        // The attempt before may be about to notice that it is over.
+        let delivered = loop {
+            match sink.deliver(&batch, 1).await {
+                Err(error) if error.class == Class::Retryable => {}
+                result => break result.unwrap(),
+            }
+        };
+        assert_eq!((delivered.records, delivered.bytes), (20_000, 360_000));
+        // The records are the slower of the two.
+        assert!(begun.elapsed().as_secs_f64() > 0.39, "{:?}", begun.elapsed());
+        assert_eq!(files(root.path()), [NAME]);
+    }
+
+    #[tokio::test]
     async fn a_link_that_leads_out_of_the_root_is_refused() {
         let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::os::unix::fs::symlink(outside.path(), root.path().join("src")).unwrap();
@@ -385,12 +481,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_newline_in_a_payload_is_rejected_and_leaves_no_file() {
+    async fn records_with_a_newline_are_refused_by_name_and_the_others_are_written() {
         let root = tempfile::tempdir().unwrap();
-        let error = deliver(&builder(root.path()), &[b"one", b"t\nwo"]).await.unwrap_err();
-        assert_eq!(error.class, Class::Rejected);
-        assert!(error.reason.contains("gw-1/src/pipe/files/00001abcde/11"), "{}", error.reason);
-        assert!(files(root.path()).is_empty());
+        let payloads: [&[u8]; 4] = [b"one", b"t\nwo", b"three", b"\n"];
+        let delivered = deliver(&builder(root.path()), &payloads).await.unwrap();
+        let refused: Vec<_> = delivered.refused.iter().map(|refused| refused.index).collect();
+        assert_eq!((delivered.records, refused), (2, vec![1, 3]));
+        assert!(delivered.refused[0].reason.contains("holds a newline"), "{delivered:?}");
+        assert_eq!(std::fs::read(root.path().join(NAME)).unwrap(), b"one\nthree\n");
+        let again = deliver(&builder(root.path()), &payloads).await.unwrap();
+        assert_eq!((again.records, again.already, again.refused.len()), (2, 2, 2));
+        let other = tempfile::tempdir().unwrap();
+        let delivered = deliver(&builder(other.path()), &[b"\n", b"\n"]).await.unwrap();
+        assert_eq!((delivered.records, delivered.files, delivered.refused.len()), (0, 0, 2));
+        assert!(files(other.path()).is_empty());
     }
 
     #[tokio::test]
@@ -398,7 +502,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut config = builder(&folder.path().join("mount")).config;
         config.root_must_exist = true;
-        let missing = FileSinkBuilder::new(config);
+        let missing = FileSinkBuilder::new(config, None);
         assert_eq!(missing.build().probe().await.unwrap_err().class, Class::Unreachable);
         assert_eq!(deliver(&missing, &[b"one"]).await.unwrap_err().class, Class::Unreachable);
         std::fs::write(folder.path().join("file"), "").unwrap();
@@ -446,6 +550,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_disk_without_a_free_inode_is_unreachable_and_taken_again_when_there_is_one() {
+        let Some(mount) = Mount::new("size=1m,nr_inodes=6") else { return };
+        let root = mount.0.path();
+        for number in 0.. {
+            if std::fs::write(root.join(format!("filler{number}")), "").is_err() {
+                break;
+            }
+        }
+        let error = deliver(&builder(root), &[b"one"]).await.unwrap_err();
+        assert_eq!(error.class, Class::Unreachable, "{error}");
+        let error = builder(root).build().probe().await.unwrap_err();
+        assert_eq!(error.class, Class::Unreachable, "{error}");
+        // Two folders and a file.
+        for number in 0..3 {
+            std::fs::remove_file(root.join(format!("filler{number}"))).unwrap();
+        }
+        builder(root).build().probe().await.unwrap();
+        assert_eq!(deliver(&builder(root), &[b"one"]).await.unwrap().files, 1);
+    }
+
+    #[tokio::test]
     async fn a_read_only_file_system_is_unreachable() {
         let Some(mount) = Mount::new("size=1m,ro") else { return };
         let error = deliver(&builder(mount.0.path()), &[b"one"]).await.unwrap_err();
@@ -465,7 +590,7 @@ mod tests {
         let mut config = zstd_builder(root.path()).config;
         config.path = "other/{epoch}-{batch}".to_owned();
         config.format = LineFormat::Json;
-        FileSinkBuilder::new(config).build().deliver(&batch, 1).await.map(drop).unwrap();
+        FileSinkBuilder::new(config, None).build().deliver(&batch, 1).await.map(drop).unwrap();
         assert_eq!(std::fs::read(root.path().join(NAME)).unwrap(), b"one\n");
     }
 }

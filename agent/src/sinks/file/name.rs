@@ -2,7 +2,9 @@
 //!
 //! Two different batches never get one name: numbers have a fixed width, and where a `-` or `_` of the template separates two
 //! names in one path component, that character is written `%2D` or `%5F` inside the first of them (`a-b` and `c` against `a`
-//! and `b-c`). All other values are names, hex digits or numbers, so nothing that leaves the root can come from them.
+//! and `b-c`). The same goes for what records differ by, `{subject.N}` and `{header.NAME}`, whose values are escaped before
+//! (see [`partition`](crate::record::partition)). All other values are names, hex digits or numbers, so nothing that leaves the
+//! root can come from them.
 
 use std::borrow::Cow;
 use std::path::{Component, Path};
@@ -11,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::config::PLACEHOLDERS;
 use crate::record::batch::BatchFacts;
+use crate::record::partition::{FieldError, PartitionBy};
 use crate::record::template::{Piece, Template};
 use crate::record::time::day_and_hour;
 
@@ -20,26 +23,69 @@ const NAMES: usize = 4;
 /// Longest path component: what file systems take, less the dot and `.part` of the temporary.
 const COMPONENT_BYTES_MAX: usize = 255 - ".".len() - ".part".len();
 
+/// Whether values of this field have no fixed width.
+fn is_variable(field: usize) -> bool {
+    field < NAMES || field >= PLACEHOLDERS.len()
+}
+
+/// The fields of a template that records of one batch can differ by, each once, in their order.
+pub(super) fn record_fields(text: &str) -> Vec<&str> {
+    let mut fields = Vec::new();
+    for piece in text.split('{').skip(1) {
+        let name = piece.split('}').next().unwrap_or(piece);
+        let is_of_record = name.starts_with("subject.") || name.starts_with("header.");
+        if is_of_record && !fields.contains(&name) {
+            fields.push(name);
+        }
+    }
+    fields
+}
+
+/// The fields that a template may hold: those that there always are, and those of its own that records differ by.
+#[must_use]
+pub fn known_fields(text: &str) -> Vec<&str> {
+    let mut fields = PLACEHOLDERS.to_vec();
+    fields.extend(record_fields(text));
+    fields
+}
+
+/// By what a template takes a batch apart; `None` when it does not.
+///
+/// # Errors
+/// Says which field is none.
+pub fn partition_by(text: &str) -> Result<Option<PartitionBy>, FieldError> {
+    let fields = record_fields(text);
+    PartitionBy::parse(fields.iter().copied()).map(|by| (!fields.is_empty()).then_some(by))
+}
+
 /// Checks and parses a `path` template.
 ///
 /// # Errors
 /// Says what is wrong: an unknown field, a way out of the root, or fields whose values could not be told apart.
 pub fn parse_path_template(text: &str) -> Result<Template, String> {
-    let template = Template::parse(text, PLACEHOLDERS).map_err(|error| error.to_string())?;
-    let filled: Vec<&str> = PLACEHOLDERS.iter().map(|_| "x").collect();
+    partition_by(text).map_err(|error| error.to_string())?;
+    let fields = known_fields(text);
+    let template = Template::parse(text, &fields).map_err(|error| error.to_string())?;
+    let filled: Vec<&str> = fields.iter().map(|_| "x").collect();
     check_relative(&template.render(&filled))?;
-    separators(&template)?;
+    separators(&template, &fields)?;
     Ok(template)
 }
 
-/// The file's name below the root.
+/// The file's name below the root, for the records of this key; without one where the template does not take batches apart.
 ///
 /// # Errors
 /// When the template is none, which its check in the config has kept from happening.
-pub(super) fn render(template: &Template, facts: &BatchFacts) -> Result<String, String> {
+pub(super) fn render(
+    text: &str,
+    template: &Template,
+    facts: &BatchFacts,
+    key: Option<&str>,
+) -> Result<String, String> {
     let place = &facts.place;
+    let fields = known_fields(text);
     let (date, hour) = day_and_hour(facts.sealed_at);
-    let values: [String; 10] = [
+    let mut values = vec![
         place.agent.to_string(),
         place.source.to_string(),
         place.pipeline.to_string(),
@@ -51,7 +97,11 @@ pub(super) fn render(template: &Template, facts: &BatchFacts) -> Result<String, 
         date,
         hour,
     ];
-    let mut escaped = separators(template)?.into_iter();
+    values.extend(key.iter().flat_map(|key| key.split('/')).map(str::to_owned));
+    if values.len() != fields.len() {
+        return Err("the records do not have the fields of the name".to_owned());
+    }
+    let mut escaped = separators(template, &fields)?.into_iter();
     let mut name = String::new();
     template.render_into(&mut name, |field, out| match escaped.next().flatten() {
         Some(separator) => {
@@ -103,27 +153,26 @@ pub(super) fn check_relative(name: &str) -> Result<(), String> {
 }
 
 /// For each field of the template in order, the character to escape in its value, if any.
-fn separators(template: &Template) -> Result<Vec<Option<char>>, String> {
+fn separators(template: &Template, fields: &[&str]) -> Result<Vec<Option<char>>, String> {
     let pieces = template.pieces();
     let mut escapes = Vec::new();
     for (index, piece) in pieces.iter().enumerate() {
         let Piece::Field(field) = piece else { continue };
-        let name_follows = *field < NAMES && another_name_follows(&pieces[index + 1..]);
+        let name_follows = is_variable(*field) && another_name_follows(&pieces[index + 1..]);
         escapes.push(match pieces.get(index + 1) {
             _ if !name_follows => None,
             Some(Piece::Text(text)) => match text.chars().next() {
                 Some(c @ ('-' | '_')) => Some(c),
-                Some(c) if c.is_ascii_alphanumeric() => return Err(inseparable(*field)),
+                Some(c) if c.is_ascii_alphanumeric() => return Err(inseparable(fields[*field])),
                 _ => None,
             },
-            _ => return Err(inseparable(*field)),
+            _ => return Err(inseparable(fields[*field])),
         });
     }
     Ok(escapes)
 }
 
-fn inseparable(field: usize) -> String {
-    let field = PLACEHOLDERS[field];
+fn inseparable(field: &str) -> String {
     format!(
         "\"{{{field}}}\" needs a \"/\", \".\", \"-\" or \"_\" behind it to be told from what follows"
     )
@@ -134,7 +183,7 @@ fn another_name_follows(rest: &[Piece]) -> bool {
     for piece in rest {
         match piece {
             Piece::Text(text) if text.contains('/') => return false,
-            Piece::Field(field) if *field < NAMES => return true,
+            Piece::Field(field) if is_variable(*field) => return true,
             _ => {}
         }
     }
@@ -147,7 +196,7 @@ mod tests {
     use crate::sinks::tests::facts;
 
     fn name(template: &str) -> String {
-        render(&parse_path_template(template).unwrap(), &facts(7, 3)).unwrap()
+        render(template, &parse_path_template(template).unwrap(), &facts(7, 3), None).unwrap()
     }
 
     #[test]
@@ -170,10 +219,37 @@ mod tests {
     }
 
     #[test]
+    fn values_of_records_are_told_apart_beside_each_other() {
+        let template = "{subject.1}-{header.d}/{subject.1}_{batch}";
+        let parsed = parse_path_template(template).unwrap();
+        let of = |key: &str| render(template, &parsed, &facts(7, 3), Some(key)).unwrap();
+        assert_eq!(of("a/b"), "a-b/a_0000000000000007");
+        assert_eq!(of("a-b/c_d"), "a%2Db-c_d/a-b_0000000000000007");
+        assert_ne!(of("a-b/c"), of("a/b-c"));
+        assert_eq!(of("~missing/~empty"), "~missing-~empty/~missing_0000000000000007");
+        assert!(render(template, &parsed, &facts(7, 3), None).is_err());
+        for inseparable in ["{subject.1}{header.d}", "{subject.1}{source}-{batch}"] {
+            assert!(parse_path_template(inseparable).is_err(), "{inseparable}");
+        }
+    }
+
+    #[test]
     fn no_template_leads_out_of_the_root() {
-        for bad in
-            ["", "/x", "../x", "a/../b", "a//b", "a/", "./a", "a/.", "a\nb", "{subject}", "{"]
-        {
+        for bad in [
+            "",
+            "/x",
+            "../x",
+            "a/../b",
+            "a//b",
+            "a/",
+            "./a",
+            "a/.",
+            "a\nb",
+            "{subject}",
+            "{subject.0}",
+            "{header.}",
+            "{",
+        ] {
             assert!(parse_path_template(bad).is_err(), "{bad:?}");
         }
         let long = "x".repeat(COMPONENT_BYTES_MAX + 1);
@@ -183,9 +259,10 @@ mod tests {
     #[test]
     fn a_name_that_is_too_long_for_a_file_system_is_shortened_and_stays_apart() {
         let template = format!("a/{}-{{batch}}-{{first_seq}}.ndjson.zst", "ü".repeat(110));
-        let template = parse_path_template(&template).unwrap();
-        let one = render(&template, &facts(7, 3)).unwrap();
-        let other = render(&template, &facts(8, 3)).unwrap();
+        let (one, other) = (name(&template), {
+            let parsed = parse_path_template(&template).unwrap();
+            render(&template, &parsed, &facts(8, 3), None).unwrap()
+        });
         assert_ne!(one, other);
         assert!(one.len() <= "a/".len() + COMPONENT_BYTES_MAX, "{one}");
         assert!(one.starts_with("a/ü") && one.ends_with(".ndjson.zst"), "{one}");

@@ -1,4 +1,4 @@
-//! Writes one batch as one file, on a blocking thread.
+//! Writes one batch as one file, or as one for each value in it, on a blocking thread.
 //!
 //! 1. Open the folder below the root; make and sync what is missing.
 //! 2. A file with content under the final name: compare (step 6).
@@ -7,26 +7,31 @@
 //! 5. Give it the final name without replacing; sync the folder. Done.
 //! 6. The name was taken: the same uncompressed content is a repeat, and synced for good; other content is a conflict.
 //!
+//! A batch with several files goes through these steps for each, one after the other, reading the batch as often: memory stays
+//! that of one file, whatever their number. What an earlier attempt has written is found in 2.
+//!
 //! A crash before 5 leaves a `.part` at most. A crash after it leaves the file, which the next attempt finds in 2.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use super::Fixed;
 use super::folder::{self, Failed, Synced};
 use super::publish::Way;
 use crate::limits::FILE_WRITE_BYTES;
-use crate::record::batch::SealedBatch;
+use crate::record::batch::{ReadError, SealedBatch};
+use crate::record::partition::PartitionBy;
 use crate::sinks::format::LineEncoder;
-use crate::sinks::{Class, Delivered, SinkError};
+use crate::sinks::{Class, Delivered, Refused, SinkError, Throttle};
 
 /// What all files of a sink have in common.
 #[derive(Debug)]
@@ -37,6 +42,34 @@ pub(super) struct Place {
     pub(super) synced: Synced,
 }
 
+/// What an attempt goes by on its blocking thread.
+pub(super) struct Attempt {
+    pub(super) throttle: Throttle,
+    /// Where it waits for the limiter.
+    pub(super) runtime: Handle,
+    /// Told to stop; then it does so between two blocks.
+    pub(super) cancelled: CancellationToken,
+}
+
+impl Attempt {
+    /// Blocks until this much may be written.
+    fn pay(&self, bytes: u64, records: u64) -> io::Result<()> {
+        if !self.throttle.is_limited() {
+            return Ok(());
+        }
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                // Not "interrupted", which writers repeat by themselves.
+                () = self.cancelled.cancelled() => {
+                    Err(io::Error::new(io::ErrorKind::TimedOut, "the attempt was given up"))
+                }
+                () = self.throttle.pay(bytes, records) => Ok(()),
+            }
+        })
+    }
+}
+
 /// One file to write.
 struct Job<'a> {
     batch: &'a SealedBatch,
@@ -44,30 +77,111 @@ struct Job<'a> {
     path: PathBuf,
     folder: OwnedFd,
     name: &'a str,
-    cancelled: &'a AtomicBool,
+    /// Which of the records, when the batch has several files.
+    only: Option<Only<'a>>,
+    attempt: &'a Attempt,
 }
 
-/// Delivers a batch. Stops between blocks when `cancelled` becomes true.
+/// The records of one of several files.
+#[derive(Clone, Copy)]
+struct Only<'a> {
+    /// For each record of the batch, the number of its file.
+    files: &'a [usize],
+    number: usize,
+}
+
+/// What a pass over a batch has written.
+#[derive(Default)]
+struct Written {
+    records: u64,
+    refused: Vec<Refused>,
+}
+
+/// Delivers a batch. Stops between blocks when the attempt is given up.
 pub(super) fn deliver(
     place: &Place,
     batch: &SealedBatch,
     fixed: &Fixed,
-    cancelled: &Arc<AtomicBool>,
+    attempt: &Attempt,
 ) -> Result<Delivered, SinkError> {
-    let relative = Path::new(&fixed.name);
-    let name = relative.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-        SinkError::new(Class::Rejected, format!("\"{}\" is no file name", fixed.name))
-    })?;
+    if fixed.files.is_empty() {
+        return deliver_file(place, batch, fixed, &fixed.name, None, attempt);
+    }
+    let files = files_of_records(batch, fixed)?;
+    let mut all = Delivered::default();
+    for (number, file) in fixed.files.iter().enumerate() {
+        let only = Some(Only { files: &files, number });
+        let one = deliver_file(place, batch, fixed, &file.name, only, attempt)?;
+        all.records += one.records;
+        all.already += one.already;
+        all.bytes += one.bytes;
+        all.files += one.files;
+        all.refused.extend(one.refused);
+    }
+    all.refused.sort_by_key(|refused| refused.index);
+    Ok(all)
+}
+
+/// For each record of a batch, which of its files it belongs to.
+fn files_of_records(batch: &SealedBatch, fixed: &Fixed) -> Result<Vec<usize>, SinkError> {
+    let unusable = |reason: String| {
+        let batch = batch.facts.identity();
+        SinkError::new(
+            Class::Rejected,
+            format!("the files of batch {batch} are unusable: {reason}"),
+        )
+    };
+    let by = PartitionBy::parse(fixed.by.iter().map(String::as_str))
+        .map_err(|error| unusable(error.to_string()))?;
+    let numbers: HashMap<&str, usize> =
+        fixed.files.iter().enumerate().map(|(number, file)| (file.key.as_str(), number)).collect();
+    let mut files = Vec::new();
+    let mut key = String::new();
+    let mut reader = batch.content.open();
+    while let Some(block) = reader.next_block().map_err(|error| unreadable(batch, error))? {
+        for record in block.records() {
+            let record = record.map_err(|error| unreadable(batch, error.into()))?;
+            by.write_key(&record, &mut key);
+            let number = numbers.get(key.as_str());
+            files.push(*number.ok_or_else(|| unusable("a record has none".to_owned()))?);
+        }
+    }
+    Ok(files)
+}
+
+fn unreadable(batch: &SealedBatch, error: ReadError) -> SinkError {
+    let reason = format!("cannot read batch {}", batch.facts.identity());
+    SinkError::new(Class::Retryable, reason).caused_by(error)
+}
+
+fn deliver_file(
+    place: &Place,
+    batch: &SealedBatch,
+    fixed: &Fixed,
+    file: &str,
+    only: Option<Only<'_>>,
+    attempt: &Attempt,
+) -> Result<Delivered, SinkError> {
+    let relative = Path::new(file);
+    let name = relative
+        .file_name()
+        .and_then(|name| name.to_str())
+        .ok_or_else(|| SinkError::new(Class::Rejected, format!("\"{file}\" is no file name")))?;
     let root = folder::open_root(&place.root, place.root_must_exist)?;
     let parents = relative.parent().unwrap_or(Path::new(""));
     place.synced.settle_root(&place.root);
     let folder = folder::open_below(&root, &place.root, parents, &place.synced)?;
     let path = place.root.join(relative);
-    let job = Job { batch, fixed, path, folder, name, cancelled };
+    let job = Job { batch, fixed, path, folder, name, only, attempt };
     if job.is_taken()? {
         return job.compare();
     }
     let (part, mut delivered) = job.write()?;
+    if delivered.records == 0 {
+        // All of them were refused: there is nothing to name.
+        job.remove(&part);
+        return Ok(delivered);
+    }
     match place.way.publish(&job.folder, &part, name) {
         Ok(()) => {
             folder::sync(&job.folder)
@@ -147,60 +261,78 @@ impl Job<'_> {
 
     fn fill(&self, file: File) -> Result<Delivered, SinkError> {
         let failed = |error| SinkError::from(Failed::new("write", &self.path, error));
-        let counted = Counted { inner: file, bytes: 0 };
-        let (records, counted) = if let Some(level) = self.fixed.zstd_level() {
+        let counted = Counted { inner: file, attempt: self.attempt, bytes: 0 };
+        let (written, counted) = if let Some(level) = self.fixed.zstd_level() {
             let buffered = BufWriter::with_capacity(FILE_WRITE_BYTES, counted);
             let mut encoder = zstd::stream::write::Encoder::new(buffered, level).map_err(failed)?;
             encoder.include_checksum(true).map_err(failed)?;
-            let records = self.stream(&mut encoder)?;
+            let written = self.stream(&mut encoder, true)?;
             let buffered = encoder.finish().map_err(failed)?;
-            (records, buffered.into_inner().map_err(|error| failed(error.into_error()))?)
+            (written, buffered.into_inner().map_err(|error| failed(error.into_error()))?)
         } else {
             let mut counted = counted;
-            (self.stream(&mut counted)?, counted)
+            (self.stream(&mut counted, true)?, counted)
         };
         counted.inner.sync_all().map_err(|error| Failed::new("sync", &self.path, error))?;
-        Ok(Delivered { records, bytes: counted.bytes, ..Delivered::default() })
+        let Written { records, refused } = written;
+        Ok(Delivered { records, bytes: counted.bytes, refused, ..Delivered::default() })
     }
 
-    /// Writes the uncompressed content into `out`, in pieces of at least 64 KiB.
-    fn stream(&self, out: &mut impl Write) -> Result<u64, SinkError> {
+    /// Writes the uncompressed content into `out`, in pieces of at least 64 KiB; pays for its records if they go out.
+    fn stream(&self, out: &mut impl Write, goes_out: bool) -> Result<Written, SinkError> {
         let facts = &self.batch.facts;
-        let unreadable = |error| {
-            SinkError::new(Class::Retryable, format!("cannot read batch {}", facts.identity()))
-                .caused_by(error)
-        };
         let failed = |error| SinkError::from(Failed::new("write", &self.path, error));
         let mut encoder = LineEncoder::new(self.fixed.format(), &facts.place.lane);
         let mut buffer = Vec::with_capacity(2 * FILE_WRITE_BYTES);
         let mut reader = self.batch.content.open();
-        let mut records = 0;
-        while let Some(block) = reader.next_block().map_err(unreadable)? {
-            if self.cancelled.load(Ordering::Relaxed) {
+        let mut written = Written::default();
+        let mut index = 0;
+        let mut paid = 0;
+        let mut pay = |records| {
+            let unpaid = records - std::mem::replace(&mut paid, records);
+            if goes_out { self.attempt.pay(0, unpaid) } else { Ok(()) }
+        };
+        while let Some(block) =
+            reader.next_block().map_err(|error| unreadable(self.batch, error))?
+        {
+            if self.attempt.cancelled.is_cancelled() {
                 return Err(SinkError::new(Class::Retryable, "the attempt was given up"));
             }
             for record in block.records() {
-                let record = record.map_err(|error| unreadable(error.into()))?;
-                encoder.encode(&record, &mut buffer)?;
-                records += 1;
+                let record = record.map_err(|error| unreadable(self.batch, error.into()))?;
+                index += 1;
+                if !self.takes(index - 1) {
+                    continue;
+                }
+                match encoder.encode(&record, &mut buffer) {
+                    Ok(()) => written.records += 1,
+                    Err(error) => written
+                        .refused
+                        .push(Refused { index: index as u64 - 1, reason: error.reason }),
+                }
                 if buffer.len() >= FILE_WRITE_BYTES {
-                    out.write_all(&buffer).map_err(failed)?;
+                    pay(written.records).and_then(|()| out.write_all(&buffer)).map_err(failed)?;
                     buffer.clear();
                 }
             }
         }
-        out.write_all(&buffer).map_err(failed)?;
-        if records == facts.records {
-            return Ok(records);
+        pay(written.records).and_then(|()| out.write_all(&buffer)).map_err(failed)?;
+        if index as u64 == facts.records {
+            return Ok(written);
         }
         Err(SinkError::new(
             Class::Retryable,
             format!(
-                "batch {} has {records} of its {} records in the journal",
+                "batch {} has {index} of its {} records in the journal",
                 facts.identity(),
                 facts.records
             ),
         ))
+    }
+
+    /// Whether the record at this place of the batch goes into this file.
+    fn takes(&self, index: usize) -> bool {
+        self.only.is_none_or(|only| only.files.get(index) == Some(&only.number))
     }
 
     fn remove(&self, part: &str) {
@@ -211,7 +343,7 @@ impl Job<'_> {
     /// Settles whether the file under the final name is this batch.
     fn compare(&self) -> Result<Delivered, SinkError> {
         let mut expected = Hashing::default();
-        let records = self.stream(&mut expected)?;
+        let Written { records, refused } = self.stream(&mut expected, false)?;
         let (found, size, file) = self.hash_found()?;
         let expected = expected.sha.finalize();
         if found[..] == expected[..] {
@@ -223,6 +355,7 @@ impl Job<'_> {
                 records,
                 already: records,
                 bytes: size,
+                refused,
                 ..Delivered::default()
             });
         }
@@ -276,7 +409,7 @@ impl Job<'_> {
     fn copy(&self, mut from: impl io::Read, to: &mut Hashing) -> io::Result<()> {
         let mut buffer = vec![0; FILE_WRITE_BYTES];
         loop {
-            if self.cancelled.load(Ordering::Relaxed) {
+            if self.attempt.cancelled.is_cancelled() {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             match from.read(&mut buffer)? {
@@ -303,16 +436,19 @@ impl Write for Hashing {
     }
 }
 
-struct Counted {
+/// What goes into the file: paid for before it is written, and counted.
+struct Counted<'a> {
     inner: File,
+    attempt: &'a Attempt,
     bytes: u64,
 }
 
-impl Write for Counted {
+impl Write for Counted<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.inner.write(bytes)?;
-        self.bytes += count as u64;
-        Ok(count)
+        self.attempt.pay(bytes.len() as u64, 0)?;
+        self.inner.write_all(bytes)?;
+        self.bytes += bytes.len() as u64;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

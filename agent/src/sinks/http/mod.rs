@@ -43,8 +43,9 @@ use self::body::{Encoding, Measured};
 use self::config::HttpSinkConfig;
 use self::token::{Token, Tokens};
 use super::config::RetryConfig;
-use super::{Class, Delivered, Sink, SinkBuilder, SinkError};
+use super::{Class, Delivered, Sink, SinkBuilder, SinkError, Throttle};
 use crate::clock::SharedClock;
+use crate::limiter::Limiter;
 use crate::limits::{HTTP_BODY_KEPT_BYTES_MAX, HTTP_CONNECT_MS_MAX, HTTP_TOKEN_MS_MAX};
 use crate::net::config::NetConfig;
 use crate::net::http::{Endpoint, Unanswered, client, observe};
@@ -60,6 +61,7 @@ const SILENCE_SHARE: f64 = 0.9;
 #[derive(Debug)]
 pub(super) struct HttpSinkBuilder {
     shared: Arc<Shared>,
+    limiter: Option<Arc<Limiter>>,
 }
 
 impl HttpSinkBuilder {
@@ -68,6 +70,7 @@ impl HttpSinkBuilder {
         net: &NetConfig,
         retry: RetryConfig,
         clock: SharedClock,
+        limiter: Option<Arc<Limiter>>,
     ) -> Self {
         let at_most = |ms: u64| Duration::from_millis(ms).min(retry.attempt_timeout / 2);
         let tokens = config
@@ -85,7 +88,7 @@ impl HttpSinkBuilder {
             handshakes_answered: AtomicU64::new(0),
             clock,
         };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), limiter }
     }
 }
 
@@ -99,7 +102,8 @@ impl SinkBuilder for HttpSinkBuilder {
     }
 
     fn build(&self) -> Box<dyn Sink> {
-        Box::new(HttpSink { shared: Arc::clone(&self.shared), long: None })
+        let throttle = Throttle::new(self.limiter.clone());
+        Box::new(HttpSink { shared: Arc::clone(&self.shared), throttle, long: None })
     }
 }
 
@@ -280,6 +284,8 @@ impl From<config::Method> for reqwest::Method {
 
 struct HttpSink {
     shared: Arc<Shared>,
+    /// What is paid for is the body as it goes out.
+    throttle: Throttle,
     /// The measures of a long body that an earlier attempt took, by batch identity.
     long: Option<(String, Encoding, Measured)>,
 }
@@ -313,11 +319,14 @@ impl Sink for HttpSink {
         batch: &SealedBatch,
         _attempt: u32,
     ) -> Result<Delivered, SinkError> {
-        let deadline = Instant::now() + self.shared.silence;
+        let begun = Instant::now();
         let encoding = Encoding::fixed(&batch.fixed)?;
         let measured = self.measured(batch, encoding).await?;
         // A batch of which nothing fits is not worth a request.
         if measured.records > 0 {
+            let asked = Instant::now();
+            self.throttle.pay(measured.length, measured.records).await;
+            let deadline = begun + self.shared.silence + asked.elapsed();
             self.shared.send(batch, encoding, &measured, deadline).await?;
         }
         self.long = None;
@@ -328,6 +337,10 @@ impl Sink for HttpSink {
             refused,
             ..Delivered::default()
         })
+    }
+
+    fn throttle(&self) -> Throttle {
+        self.throttle.clone()
     }
 
     /// Sends `HEAD` with the headers of a batch. It shows whether the endpoint can be reached, over TLS and proxy, with a

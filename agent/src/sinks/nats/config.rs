@@ -21,13 +21,38 @@ pub struct NatsSinkConfig {
     pub tls: Option<TlsConfig>,
     /// `publish_window`: publishes without an answer yet; default 64, 1 to 4096.
     pub publish_window: u16,
+    /// `order`, default `"window"`.
+    pub order: Order,
+    /// `on_unknown`, default `"resend"`.
+    pub on_unknown: OnUnknown,
+    /// `lookup_max`: messages that one lookup reads at most; default 100 000, 1 to 10 000 000.
+    pub lookup_max: u64,
+}
+
+/// What order is kept when a publish fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// What stands behind the failed one in the window may be stored before it; counted.
+    #[default]
+    Window,
+    /// Strictly: one message at a time.
+    Strict,
+}
+
+/// What happens to messages that may be in the stream when that cannot be looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnUnknown {
+    /// They are sent again, and counted as possible duplicates.
+    #[default]
+    Resend,
+    /// The lane holds.
+    Hold,
 }
 
 impl NatsSinkConfig {
     /// Reads what stands beside `type = "nats"`.
     #[must_use]
     pub fn read(table: &Table<'_>) -> Option<(SinkKind, BatchConfig)> {
-        table.later(&["order", "on_unknown", "lookup_max"]);
         let servers = table
             .list_of("servers", "URLs of the servers.", "a list of URLs", |text| {
                 check_server(text).map(|()| text.to_owned())
@@ -48,9 +73,37 @@ impl NatsSinkConfig {
             .integer("publish_window", "Publishes without an answer yet.")
             .within(1..=4096)
             .or(64);
+        let order = table
+            .choice(
+                "order",
+                "Whether messages behind a failed one may be stored before it.",
+                &[("window", Order::Window), ("strict", Order::Strict)],
+            )
+            .or(Order::default());
+        let on_unknown = table
+            .choice(
+                "on_unknown",
+                "What to do with messages that may have arrived, when the stream cannot be looked into.",
+                &[("resend", OnUnknown::Resend), ("hold", OnUnknown::Hold)],
+            )
+            .or(OnUnknown::default());
+        let lookup_max = table
+            .integer("lookup_max", "Messages that one lookup in the stream reads at most.")
+            .within(1..=10_000_000)
+            .or(100_000);
         let batch = BatchConfig::read(&table.table("batch"), BatchConfig::STREAM);
         let servers = servers?;
-        let kind = Self { servers, credentials, stream, subject, tls, publish_window };
+        let kind = Self {
+            servers,
+            credentials,
+            stream,
+            subject,
+            tls,
+            publish_window,
+            order,
+            on_unknown,
+            lookup_max,
+        };
         Some((SinkKind::Nats(kind), batch))
     }
 }

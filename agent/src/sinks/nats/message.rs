@@ -12,7 +12,7 @@ use crate::record::template::Template;
 use crate::sinks::{Class, SinkError};
 
 /// The server deduplicates by this header; its value is the record identity.
-const MESSAGE_ID: &str = "Nats-Msg-Id";
+pub(super) const MESSAGE_ID: &str = "Nats-Msg-Id";
 /// The server refuses the message when its subject belongs to another stream, instead of storing it there.
 const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
 /// Headers with this prefix are commands to the server (`Nats-Rollup` empties a stream).
@@ -32,7 +32,34 @@ pub(super) struct Message {
     pub(super) subject: async_nats::Subject,
     pub(super) headers: HeaderMap,
     pub(super) payload: Bytes,
+    /// Subject, headers and payload.
     pub(super) bytes: u64,
+    /// Headers and payload, which the server bounds.
+    pub(super) size: usize,
+}
+
+/// How large a message may be, headers included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SizeBounds {
+    /// The server's `max_payload`.
+    pub(super) server: usize,
+    /// The stream's `max_msg_size` and its name, where they are known.
+    pub(super) stream: Option<(usize, String)>,
+}
+
+impl SizeBounds {
+    fn check(&self, size: usize) -> Result<(), String> {
+        if size > self.server {
+            let max = self.server;
+            return Err(format!("exceeds server max_payload {max} (size incl. headers {size})"));
+        }
+        match &self.stream {
+            Some((max, stream)) if size > *max => Err(format!(
+                "exceeds max_msg_size {max} of stream {stream} (size incl. headers {size})"
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl<'a> Messages<'a> {
@@ -40,43 +67,44 @@ impl<'a> Messages<'a> {
         Self { template, lane, stream, identity: String::new(), subject: String::new() }
     }
 
-    /// Checks that NATS can carry the record, in at most `payload_max` bytes of headers and payload.
+    /// Checks that NATS and the stream can carry the record.
     ///
     /// # Errors
-    /// [`Class::Rejected`], naming the record and what is wrong with it.
+    /// Says what is wrong with it, without its content.
     pub(super) fn check(
         &mut self,
         record: &RecordView<'_>,
-        payload_max: usize,
-    ) -> Result<(), SinkError> {
+        bounds: &SizeBounds,
+    ) -> Result<(), String> {
         self.set(record);
         if self.subject.len() > NATS_SUBJECT_BYTES_MAX {
             let size = self.subject.len();
-            return Err(self.rejected(&format!(
-                "its subject has {size} bytes, the limit is {NATS_SUBJECT_BYTES_MAX}"
-            )));
+            return Err(format!(
+                "the subject has {size} bytes, the limit is {NATS_SUBJECT_BYTES_MAX}"
+            ));
         }
         for (name, value) in record.headers {
             if name.is_empty() || name.contains(|c: char| !c.is_ascii_graphic() || c == ':') {
-                return Err(self.rejected(&format!("{name:?} is no header name in NATS")));
+                return Err(format!("{name:?} is no header name in NATS"));
             }
             if name
                 .get(..RESERVED_PREFIX.len())
                 .is_some_and(|p| p.eq_ignore_ascii_case(RESERVED_PREFIX))
             {
-                return Err(self.rejected(&format!("the header {name} is a command to the server")));
+                return Err(format!("the header {name} is a command to the server"));
             }
             if value.contains(['\r', '\n']) {
-                return Err(self.rejected(&format!("its header {name} holds a line break")));
+                return Err(format!("the header {name} holds a line break"));
             }
         }
-        let size = self.headers_bytes(record) + record.payload.len();
-        if size > payload_max {
-            return Err(self.rejected(&format!(
-                "it has {size} bytes with headers, the server takes {payload_max}"
-            )));
-        }
-        Ok(())
+        bounds.check(self.headers_bytes(record) + record.payload.len())
+    }
+
+    /// The identity of a record within its lane.
+    pub(super) fn identity_in_lane(&mut self, record: &RecordView<'_>) -> &str {
+        write_record_identity(&mut self.identity, self.lane, record);
+        let lane = self.lane.as_str();
+        self.identity.strip_prefix(lane).unwrap_or(&self.identity).trim_start_matches('/')
     }
 
     /// Makes the message of a record that was checked. The payload stays where it is, in the block.
@@ -99,12 +127,13 @@ impl<'a> Messages<'a> {
                 name.parse().map_err(|_| self.rejected("a header name is none in NATS"))?;
             headers.append(name, self.value(value)?);
         }
-        let bytes = self.subject.len() + self.headers_bytes(record) + record.payload.len();
+        let size = self.headers_bytes(record) + record.payload.len();
         Ok(Message {
+            bytes: (self.subject.len() + size) as u64,
             subject: self.subject.as_str().into(),
             headers,
             payload: block.slice_ref(record.payload),
-            bytes: bytes as u64,
+            size,
         })
     }
 

@@ -7,47 +7,55 @@
 //! |---|---|
 //! | no connection, refused, TLS, credentials, permission; no stream for the subject, another stream than configured, JetStream off, stream full or sealed, no resources; any other refusal that is not about the message | unreachable |
 //! | no answer while the session lasts; the batch cannot be read from the journal | retryable |
-//! | headers and payload over the server's `max_payload` or the stream's `max_msg_size`; a subject, header name or header value that NATS cannot carry; a header that is a command to the server | rejected |
+//! | headers and payload over the server's `max_payload` or the stream's `max_msg_size`; a subject, header name or header value that NATS cannot carry; a header that is a command to the server | the record is named as refused, the others are delivered |
 //!
 //! There is no conflict: a stream recognises a repeat by its identity and does not compare contents.
 
 pub mod config;
+mod lookup;
 mod message;
 mod progress;
 mod publish;
+mod stream;
 mod subject;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::context::{
-    Context, ContextBuilder, GetStreamError, GetStreamErrorKind, RequestError, RequestErrorKind,
-};
+use async_nats::jetstream::context::{Context, ContextBuilder};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
 pub use subject::{SUBJECT_FIELDS, parse_subject_template};
 
-use self::config::NatsSinkConfig;
-use self::message::Messages;
+use self::config::{NatsSinkConfig, OnUnknown, Order};
+use self::lookup::{Looked, Lookup, Mark};
+use self::message::{Messages, SizeBounds};
 use self::progress::Progress;
 use self::publish::{Publisher, lost};
+use self::stream::StreamFacts;
 use super::config::RetryConfig;
-use super::{Class, Delivered, Sink, SinkBuilder, SinkError};
+use super::{Class, Delivered, Memory, Sink, SinkBuilder, SinkError, Throttle};
+use crate::clock::SharedClock;
+use crate::limiter::Limiter;
 use crate::limits::NATS_COMMANDS_MAX;
 use crate::net::config::NetConfig;
 use crate::net::nats::{LinkState, NatsLink};
 use crate::net::tls::ClientTls;
 use crate::record::batch::{BatchFacts, BlockReader, FrameBlock, SealedBatch};
 use crate::record::id::SinkId;
+use crate::record::subject::SubjectPattern;
 use crate::record::template::Template;
 
 /// How long an attempt waits for a connection that is being made.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// How long a probe waits for an answer.
 const PROBE_WAIT: Duration = Duration::from_secs(5);
+/// For how long a stream recognises a repeat when nobody has said otherwise, and it cannot be asked.
+const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+/// A lookup of `lookup_max` messages is this many times as long as one that begins at the newest mark.
+const MARKS_A_LOOKUP: u64 = 10;
 
 /// What is fixed for a batch when it is sealed. Stored: fields may be added, none may change.
 #[derive(Debug, Serialize, Deserialize)]
@@ -64,7 +72,11 @@ struct Shared {
     retry: RetryConfig,
     /// `None` when neither `tls` nor `net.ca` says anything: TLS is the client's own then, when the server asks for it.
     tls: Option<Arc<ClientTls>>,
+    clock: SharedClock,
+    limiter: Option<Arc<Limiter>>,
     link: OnceCell<(NatsLink, Context)>,
+    /// What the stream is, with the session in which it was asked.
+    facts: Mutex<Option<(u64, Option<StreamFacts>)>>,
 }
 
 impl Shared {
@@ -100,52 +112,6 @@ impl Shared {
         let state = link.0.wait_connected(at_most).await;
         if state.connected { Ok(link) } else { Err(lost(&state)) }
     }
-
-    /// No stream has taken a subject: why.
-    async fn no_stream(&self, context: &Context, subject: &str) -> SinkError {
-        let Some(stream) = &self.config.stream else {
-            let reason = format!(
-                "no stream on this server takes subject {subject}, or JetStream is off; create one with a subject that covers it"
-            );
-            return SinkError::new(Class::Unreachable, reason);
-        };
-        let reason = match tokio::time::timeout(PROBE_WAIT, context.get_stream(stream)).await {
-            Ok(Ok(found)) => format!(
-                "stream {stream} takes {}, not {subject}; add a subject that covers it",
-                found.cached_info().config.subjects.join(", ")
-            ),
-            Ok(Err(error)) => return self.unusable(stream, subject, &error),
-            // It may not ask.
-            Err(_) => {
-                format!("stream {stream} does not exist on this server or does not take {subject}")
-            }
-        };
-        SinkError::new(Class::Unreachable, reason)
-    }
-
-    /// What the answer to a question about the stream means; `subject` is what it is to take.
-    fn unusable(&self, stream: &str, subject: &str, error: &GetStreamError) -> SinkError {
-        let code = match error.kind() {
-            GetStreamErrorKind::JetStream(answer) => Some(answer.error_code()),
-            _ => None,
-        };
-        let off = [ErrorCode::JETSTREAM_NOT_ENABLED, ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT];
-        let no_responders = std::error::Error::source(error)
-            .and_then(|source| source.downcast_ref::<RequestError>())
-            .is_some_and(|error| error.kind() == RequestErrorKind::NoResponders);
-        let reason = if code == Some(ErrorCode::STREAM_NOT_FOUND) {
-            format!(
-                "stream {stream} does not exist on this server; create it with a subject that covers {subject}"
-            )
-        } else if no_responders || code.is_some_and(|code| off.contains(&code)) {
-            format!(
-                "JetStream is off on this server or for this account; stream {stream} is to take {subject}"
-            )
-        } else {
-            format!("JetStream does not answer for stream {stream}: {error}")
-        };
-        SinkError::new(Class::Unreachable, reason)
-    }
 }
 
 /// A configured JetStream sink.
@@ -160,10 +126,14 @@ impl NatsSinkBuilder {
         config: NatsSinkConfig,
         net: &NetConfig,
         retry: RetryConfig,
+        clock: SharedClock,
+        limiter: Option<Arc<Limiter>>,
     ) -> Self {
         let own = config.tls.as_ref();
         let tls = (own.is_some() || net.ca.is_some()).then(|| Arc::new(ClientTls::new(own, net)));
-        Self { shared: Arc::new(Shared { id, config, retry, tls, link: OnceCell::new() }) }
+        let (link, facts) = (OnceCell::new(), Mutex::new(None));
+        let shared = Shared { id, config, retry, tls, clock, limiter, link, facts };
+        Self { shared: Arc::new(shared) }
     }
 }
 
@@ -182,26 +152,136 @@ impl SinkBuilder for NatsSinkBuilder {
     }
 
     fn build(&self) -> Box<dyn Sink> {
-        Box::new(NatsSink { shared: Arc::clone(&self.shared), progress: None })
+        let throttle = Throttle::new(self.shared.limiter.clone());
+        Box::new(NatsSink {
+            shared: Arc::clone(&self.shared),
+            throttle,
+            memory: None,
+            mark: None,
+            sequence: (0, 0),
+            progress: None,
+        })
     }
 }
 
 struct NatsSink {
     shared: Arc<Shared>,
+    throttle: Throttle,
+    memory: Option<Arc<dyn Memory>>,
+    /// Where a lookup would begin, as it was kept last.
+    mark: Option<Mark>,
+    /// When the stream was made, and the highest of its sequences that was answered.
+    sequence: (i64, u64),
     progress: Option<Progress>,
 }
 
 impl NatsSink {
-    /// The progress of this batch: that of the attempts before, or a new one.
-    fn progress(&mut self, batch: &SealedBatch) -> Result<&mut Progress, SinkError> {
+    /// Takes up the progress of this batch: that of the attempts before, or a new one. Says whether it is new.
+    fn begin(&mut self, batch: &SealedBatch) -> Result<bool, SinkError> {
         let identity = batch.facts.identity();
-        if !self.progress.as_ref().is_some_and(|progress| progress.is_of(&identity)) {
-            let records = usize::try_from(batch.facts.records).map_err(|error| {
-                SinkError::new(Class::Retryable, "the batch is too large").caused_by(error)
-            })?;
-            self.progress = Some(Progress::new(identity, records));
+        if self.progress.as_ref().is_some_and(|progress| progress.is_of(&identity)) {
+            return Ok(false);
         }
-        Ok(self.progress.as_mut().expect("was made above when it was not there"))
+        let records = usize::try_from(batch.facts.records).map_err(|error| {
+            SinkError::new(Class::Retryable, "the batch is too large").caused_by(error)
+        })?;
+        self.progress = Some(Progress::new(identity, records));
+        Ok(true)
+    }
+
+    fn progress(&mut self) -> &mut Progress {
+        self.progress.as_mut().expect("a delivery begins with making it")
+    }
+
+    /// Keeps where a lookup for what is sent from now on would begin: durably before the first publish, and now and then later.
+    async fn keep_mark(
+        &mut self,
+        earlier: bool,
+        facts: Option<&StreamFacts>,
+    ) -> Result<(), SinkError> {
+        let known = facts.filter(|facts| facts.created == self.sequence.0);
+        let now = Mark::now(facts, known.map_or(0, |_| self.sequence.1));
+        let durable = match &self.mark {
+            Some(mark) if mark.is_beside(&now) => {
+                let step = (self.shared.config.lookup_max / MARKS_A_LOOKUP).max(1);
+                // A batch that may have been sent is behind the mark that there is.
+                if earlier || mark.distance(&now) < step {
+                    return Ok(());
+                }
+                false
+            }
+            _ => true,
+        };
+        if let Some(memory) = &self.memory {
+            let note = serde_json::to_string(&now).expect("texts and numbers are always JSON");
+            memory.keep(note.into(), durable).await.map_err(|error| {
+                let reason = "cannot keep where a lookup would begin";
+                SinkError::new(Class::Retryable, reason).caused_by(error)
+            })?;
+        }
+        self.mark = Some(now);
+        Ok(())
+    }
+
+    /// Looks for a batch in the stream where a repeat may not be recognised.
+    async fn look(
+        &mut self,
+        batch: &SealedBatch,
+        link: &NatsLink,
+        context: &Context,
+        subjects: &SubjectPattern,
+        facts: Option<&StreamFacts>,
+    ) -> Result<(), SinkError> {
+        let shared = Arc::clone(&self.shared);
+        // Without a mark nothing was ever published.
+        let Some(mark) = self.mark.clone() else { return Ok(()) };
+        let progress = self.progress();
+        let window = facts.map_or(DUPLICATE_WINDOW, |facts| facts.duplicate_window);
+        let now = shared.clock.monotonic();
+        let is_late = progress.unknown_since().is_some_and(|since| now.since(since) > window / 2);
+        if !is_late && (progress.looked || !batch.earlier) {
+            return Ok(());
+        }
+        let looked = match (mark.start(facts), &shared.config.stream) {
+            (Ok(after), Some(stream)) => {
+                let (lane, messages_max) = (&batch.facts.place.lane, shared.config.lookup_max);
+                Lookup { link, context, stream, after, subjects, lane, messages_max }.run().await?
+            }
+            (Ok(_), None) => Looked::Impossible("no `stream` is named".to_owned()),
+            (Err(why), _) => Looked::Impossible(why),
+        };
+        let identity = batch.facts.identity();
+        let progress = self.progress();
+        match looked {
+            Looked::Found(found) => {
+                tracing::debug!(batch = identity, found = found.len(), "Looked into the stream");
+                progress.found = Some(found);
+                progress.checked_for = None;
+            }
+            Looked::Impossible(why) if shared.config.on_unknown == OnUnknown::Hold => {
+                let reason = format!(
+                    "what stream has of batch {identity} is unknown and cannot be looked up: {why}; on_unknown = \"hold\""
+                );
+                return Err(SinkError::new(Class::Unreachable, reason));
+            }
+            Looked::Impossible(why) => {
+                let count = if batch.earlier && !progress.looked {
+                    progress.open()
+                } else {
+                    progress.unknown()
+                };
+                tracing::warn!(
+                    batch = identity,
+                    count,
+                    why,
+                    "Records are sent again that the stream may have, which cannot be looked up"
+                );
+                progress.resent += count;
+            }
+        }
+        progress.looked = true;
+        progress.settle_unknown();
+        Ok(())
     }
 }
 
@@ -212,60 +292,78 @@ impl Sink for NatsSink {
         batch: &SealedBatch,
         _attempt: u32,
     ) -> Result<Delivered, SinkError> {
-        let shared = Arc::clone(&self.shared);
-        let fixed: Option<Fixed> = serde_json::from_str(&batch.fixed).ok();
-        let template =
-            fixed.and_then(|fixed| subject::parse_fixed(&fixed.subject).ok()).ok_or_else(|| {
-                SinkError::new(Class::Rejected, "what was fixed for NATS is unusable")
-            })?;
-        let progress = self.progress(batch)?;
+        let (shared, throttle) = (Arc::clone(&self.shared), self.throttle.clone());
+        let unusable = || SinkError::new(Class::Rejected, "what was fixed for NATS is unusable");
+        let fixed: Fixed = serde_json::from_str(&batch.fixed).map_err(|_| unusable())?;
+        let template = subject::parse_fixed(&fixed.subject).map_err(|_| unusable())?;
+        let subjects = subject::pattern(&fixed.subject);
+        let is_new = self.begin(batch)?;
         // The attempt before may have been cut off in the middle.
-        progress.settle();
+        self.progress().settle();
         let (link, context) = shared.connected(CONNECT_WAIT).await?;
-        check(&shared, link, batch, &template, progress).await?;
+        let facts = shared.facts(link, context, &subjects).await?;
+        self.look(batch, link, context, &subjects, facts.as_ref()).await?;
+        if is_new || self.mark.is_none() {
+            self.keep_mark(batch.earlier, facts.as_ref()).await?;
+        }
+        let progress = self.progress();
+        check(link, batch, &template, facts.as_ref(), &shared, progress).await?;
+        let window = match shared.config.order {
+            Order::Window => usize::from(shared.config.publish_window.max(1)),
+            Order::Strict => 1,
+        };
         let publisher = Publisher::new(
             context,
             link.watch(),
+            throttle,
+            Arc::clone(&shared.clock),
             shared.config.stream.as_deref(),
-            usize::from(shared.config.publish_window.max(1)),
+            window,
             // Shorter than the whole attempt may take, so that silence is told from slowness.
             shared.retry.attempt_timeout.mul_f64(0.7),
         );
         let result = send(&shared, publisher, batch, &template, progress).await;
         progress.settle();
         if let Some(subject) = progress.no_stream_for.take() {
+            shared.forget_facts();
             return Err(shared.no_stream(context, &subject).await);
         }
         result?;
         if !progress.is_complete() {
             return Err(unreadable(batch, "there are fewer records than were sealed".into()));
         }
+        let refused = progress.refused();
         let delivered = Delivered {
-            records: batch.facts.records,
+            records: batch.facts.records - refused.len() as u64,
             already: progress.already,
             bytes: progress.bytes,
             files: 0,
             reordered: progress.reordered,
-            refused: Vec::new(),
+            resent: progress.resent,
+            refused,
         };
+        if let Some(facts) = &facts {
+            let before = if self.sequence.0 == facts.created { self.sequence.1 } else { 0 };
+            self.sequence = (facts.created, before.max(self.progress().sequence));
+        }
         self.progress = None;
         Ok(delivered)
     }
 
     async fn probe(&mut self) -> Result<(), SinkError> {
         let (link, context) = self.shared.connected(CONNECT_WAIT).await?;
+        if self.shared.config.stream.is_some() {
+            self.shared.forget_facts();
+            let subjects = subject::pattern(&self.shared.config.subject);
+            return self.shared.facts(link, context, &subjects).await.map(drop);
+        }
         let watch = link.watch();
         let before: LinkState = watch.borrow().clone();
         let asked = async {
-            match &self.shared.config.stream {
-                Some(stream) => context.get_stream(stream).await.map(drop).map_err(|error| {
-                    self.shared.unusable(stream, &self.shared.config.subject, &error)
-                }),
-                None => context.query_account().await.map(drop).map_err(|error| {
-                    let reason = format!("JetStream does not answer: {error}");
-                    SinkError::new(Class::Unreachable, reason)
-                }),
-            }
+            context.query_account().await.map(drop).map_err(|error| {
+                let reason = format!("JetStream does not answer: {error}");
+                SinkError::new(Class::Unreachable, reason)
+            })
         };
         let refused = async {
             // Credentials that may only publish are fine: the server is there, and more cannot be asked.
@@ -280,34 +378,61 @@ impl Sink for NatsSink {
             true = refused => Ok(()),
         }
     }
+
+    fn remember(&mut self, memory: Arc<dyn Memory>) {
+        // A note that is none of ours, of another kind of sink, tells of no publish of ours.
+        self.mark = memory.recall().and_then(|note| serde_json::from_str(&note).ok());
+        self.memory = Some(memory);
+    }
+
+    fn throttle(&self) -> Throttle {
+        self.throttle.clone()
+    }
 }
 
-/// Checks every record before the first is sent, so that nothing of a batch that cannot be sent as a whole is.
+/// Checks every record before the first is sent, and notes which are refused and which the stream has.
 async fn check(
-    shared: &Shared,
     link: &NatsLink,
     batch: &SealedBatch,
     template: &Template,
+    facts: Option<&StreamFacts>,
+    shared: &Shared,
     progress: &mut Progress,
 ) -> Result<(), SinkError> {
-    let payload_max = link.client().max_payload();
-    if progress.checked_for == Some(payload_max) {
+    let stream_max =
+        facts.and_then(|facts| facts.message_bytes_max.map(|max| (max, facts.name.clone())));
+    let bounds = SizeBounds { server: link.client().max_payload(), stream: stream_max };
+    if progress.checked_for.as_ref() == Some(&bounds) {
         return Ok(());
     }
     let (batch, template, stream) = (batch.clone(), template.clone(), shared.config.stream.clone());
+    let (checked_for, found) = (bounds.clone(), progress.found.take().unwrap_or_default());
     let checked = tokio::task::spawn_blocking(move || {
         let mut messages = Messages::new(&template, &batch.facts.place.lane, stream.as_deref());
         let mut reader = batch.content.open();
+        let (mut index, mut refused, mut there) = (0, Vec::new(), Vec::new());
         while let Some(block) = reader.next_block().map_err(|error| unreadable(&batch, error))? {
             for record in block.records() {
                 let record = record.map_err(|error| unreadable(&batch, error.into()))?;
-                messages.check(&record, payload_max)?;
+                if let Err(reason) = messages.check(&record, &bounds) {
+                    refused.push((index, reason));
+                } else if !found.is_empty() && found.contains(messages.identity_in_lane(&record)) {
+                    there.push(index);
+                }
+                index += 1;
             }
         }
-        Ok::<(), SinkError>(())
+        Ok::<_, SinkError>((refused, there))
     });
-    checked.await.map_err(died)??;
-    progress.checked_for = Some(payload_max);
+    let (refused, there) = checked.await.map_err(died)??;
+    progress.forget_refused();
+    for index in there {
+        progress.found(index);
+    }
+    for (index, reason) in refused {
+        progress.refuse(index, reason);
+    }
+    progress.checked_for = Some(checked_for);
     Ok(())
 }
 
@@ -329,7 +454,7 @@ async fn send(
         let Some(block) = block.map_err(|error| unreadable(batch, error))? else { break };
         for record in block.records() {
             let record = record.map_err(|error| unreadable(batch, error.into()))?;
-            if !progress.is_confirmed(index) {
+            if !progress.is_settled(index) {
                 let message = messages.make(&record, &block.bytes)?;
                 going = publisher.send(index, message, progress).await;
                 if !going {

@@ -18,15 +18,28 @@ use tokio::sync::watch;
 
 use super::message::Message;
 use super::progress::Progress;
+use crate::clock::SharedClock;
 use crate::net::nats::LinkState;
-use crate::sinks::{Class, SinkError};
+use crate::sinks::{Class, SinkError, Throttle};
 
 /// How long outstanding answers are waited for after a failure.
 const DRAIN: Duration = Duration::from_secs(5);
 /// How long silence may last once the server has sent an error: what it refused so gets no answer.
 const AFTER_REFUSAL: Duration = Duration::from_secs(2);
 
-type Answer = (usize, Subject, Result<PublishAck, PublishError>);
+/// What a message takes on the wire beside its subject, headers and payload: the command with its sizes and line ends, and
+/// the inbox for the answer.
+const COMMAND_BYTES: u64 = 80;
+
+type Answer = (Sent, Result<PublishAck, PublishError>);
+
+/// A message that was sent.
+struct Sent {
+    index: usize,
+    subject: Subject,
+    /// Headers and payload.
+    size: usize,
+}
 
 /// What ended a wait.
 enum Woke {
@@ -41,6 +54,8 @@ pub(super) struct Publisher<'a> {
     pub(super) link: watch::Receiver<LinkState>,
     /// The session in which the attempt began.
     pub(super) began: LinkState,
+    throttle: Throttle,
+    clock: SharedClock,
     pub(super) stream: Option<&'a str>,
     pub(super) window: usize,
     /// Time without any answer after which the attempt has failed.
@@ -55,6 +70,8 @@ impl<'a> Publisher<'a> {
     pub(super) fn new(
         context: &'a Context,
         link: watch::Receiver<LinkState>,
+        throttle: Throttle,
+        clock: SharedClock,
         stream: Option<&'a str>,
         window: usize,
         silence: Duration,
@@ -64,6 +81,8 @@ impl<'a> Publisher<'a> {
             context,
             link,
             began,
+            throttle,
+            clock,
             stream,
             window,
             silence,
@@ -90,15 +109,17 @@ impl<'a> Publisher<'a> {
             return false;
         }
         let bytes = message.bytes;
+        let sent = Sent { index, subject: message.subject.clone(), size: message.size };
+        self.throttle.pay(bytes + COMMAND_BYTES, 1).await;
         let publish = PublishMessage::build().payload(message.payload).headers(message.headers);
-        let subject = message.subject.clone();
+        progress.asked(index, self.clock.monotonic());
         match self.context.send_publish(message.subject, publish).await {
             Ok(answer) => {
                 let answer = answer.into_future();
-                self.outstanding.push(async move { (index, subject, answer.await) }.boxed());
+                self.outstanding.push(async move { (sent, answer.await) }.boxed());
                 progress.bytes += bytes;
             }
-            Err(error) => self.note((index, subject, Err(error)), progress),
+            Err(error) => self.note((sent, Err(error)), progress),
         }
         self.failure.is_none()
     }
@@ -163,20 +184,41 @@ impl<'a> Publisher<'a> {
                     _ => SinkError::new(
                         Class::Retryable,
                         format!("no answer from JetStream for {} s", limit.as_secs()),
-                    ),
+                    )
+                    .doubtful(),
                 };
                 self.fail(usize::MAX, error);
             }
         }
     }
 
-    fn note(&mut self, (index, subject, result): Answer, progress: &mut Progress) {
-        if result.as_ref().is_err_and(|error| error.kind() == PublishErrorKind::StreamNotFound) {
-            progress.no_stream_for.get_or_insert(subject);
+    fn note(&mut self, (sent, result): Answer, progress: &mut Progress) {
+        let index = sent.index;
+        let error = match result {
+            Ok(ack) => match self.check(&ack) {
+                Ok(duplicate) => {
+                    progress.sequence = progress.sequence.max(ack.sequence);
+                    progress.confirm(index, duplicate);
+                    return;
+                }
+                Err(error) => error,
+            },
+            Err(error) => {
+                if error.kind() == PublishErrorKind::StreamNotFound {
+                    progress.no_stream_for.get_or_insert(sent.subject);
+                }
+                classify(&error)
+            }
+        };
+        if error.answered {
+            progress.not_taken(index);
         }
-        match result.map_err(|error| classify(&error)).and_then(|ack| self.check(&ack)) {
-            Ok(duplicate) => progress.confirm(index, duplicate),
-            Err(error) => self.fail(index, error),
+        // The others of the batch are taken none the less.
+        if error.class == Class::Rejected {
+            let size = sent.size;
+            progress.refuse(index, format!("{} (size incl. headers {size})", error.reason));
+        } else {
+            self.fail(index, error);
         }
     }
 
@@ -227,15 +269,19 @@ fn classify(error: &PublishError) -> SinkError {
             | ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM => Class::Rejected,
             _ => Class::Unreachable,
         };
-        return SinkError::new(class, format!("JetStream refused a message: {answer}"));
+        return SinkError::new(class, format!("JetStream refused a message: {answer}")).answered();
     }
     match error.kind() {
         PublishErrorKind::StreamNotFound => {
             SinkError::new(Class::Unreachable, "no stream takes the subject, or JetStream is off")
+                .answered()
         }
-        PublishErrorKind::TimedOut => SinkError::new(Class::Retryable, "no answer from JetStream"),
+        PublishErrorKind::TimedOut => {
+            SinkError::new(Class::Retryable, "no answer from JetStream").doubtful()
+        }
+        // The client has not sent it.
         PublishErrorKind::MaxPayloadExceeded => {
-            SinkError::new(Class::Rejected, format!("a message is too large: {error}"))
+            SinkError::new(Class::Rejected, "exceeds server max_payload").answered()
         }
         PublishErrorKind::BrokenPipe => {
             SinkError::new(Class::Unreachable, "the connection to NATS was lost")

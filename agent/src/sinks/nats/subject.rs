@@ -4,6 +4,7 @@
 //! subject is a whole subject: its dots stay, and each of its tokens is escaped on its own.
 
 use crate::record::batch::BatchFacts;
+use crate::record::subject::SubjectPattern;
 use crate::record::template::{Piece, Template};
 
 /// The fields of `subject`.
@@ -66,6 +67,21 @@ pub(super) fn write_subject(template: &Template, subject: &str, out: &mut String
     });
 }
 
+/// The subjects that a template can make, as a pattern: from `{subject}` on, which may be several tokens, anything; for other
+/// fields, any token.
+pub(super) fn pattern(template: &str) -> SubjectPattern {
+    let mut tokens = Vec::new();
+    for token in template.split('.') {
+        if token.contains("{subject}") {
+            tokens.push(">");
+            break;
+        }
+        tokens.push(if token.contains('{') { "*" } else { token });
+    }
+    let pattern = tokens.join(".").parse();
+    pattern.unwrap_or_else(|_| ">".parse().expect("this is a pattern"))
+}
+
 fn escape_token(token: &str, out: &mut String) {
     use std::fmt::Write as _;
 
@@ -103,6 +119,21 @@ mod tests {
         assert_eq!(subject("e.{subject}", ""), "e._");
         assert_eq!(subject("{subject}.x", "a..b."), "a._.b._.x");
         assert_eq!(subject("{subject}", "a\r\nPUB\u{a0}ü"), "a%0D%0APUB%C2%A0ü");
+    }
+
+    #[test]
+    fn the_pattern_of_a_template_covers_what_it_makes() {
+        for (template, expected) in [
+            ("edge.gw.{subject}", "edge.gw.>"),
+            ("{subject}", ">"),
+            ("edge.{agent}.x", "edge.*.x"),
+            ("a.b-{subject}.c", "a.>"),
+            ("a.b", "a.b"),
+        ] {
+            assert_eq!(pattern(template).as_str(), expected);
+            let made = subject(template, "hall.7");
+            assert!(pattern(template).matches(&made), "{template} {made}");
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ use async_nats::jetstream::stream::{Config, DiscardPolicy};
 use futures_util::StreamExt as _;
 use rustix::process::{Pid, Signal, kill_process};
 
+mod lookups;
+
 use super::*;
 use crate::backoff::{Backoff, Jitter};
 use crate::net::certificates::{Authority, replace};
@@ -107,6 +109,9 @@ impl Server {
             subject: "edge.{agent}.{subject}".to_owned(),
             tls: None,
             publish_window: 16,
+            order: Order::Window,
+            on_unknown: OnUnknown::Resend,
+            lookup_max: 100_000,
         };
         let mut retry = RetryConfig {
             backoff: Backoff::new(Duration::from_millis(1), Duration::from_secs(1), Jitter::Full)
@@ -114,7 +119,9 @@ impl Server {
             attempt_timeout: Duration::from_secs(10),
         };
         change(&mut config, &mut retry);
-        NatsSinkBuilder::new("cloud".parse().unwrap(), config, &NetConfig::default(), retry)
+        let clock = Arc::new(crate::clock::SystemClock);
+        let net = NetConfig::default();
+        NatsSinkBuilder::new("cloud".parse().unwrap(), config, &net, retry, clock, None)
     }
 }
 
@@ -218,15 +225,16 @@ async fn no_stream_and_another_stream_are_unreachable() {
     let error = sink.probe().await.unwrap_err();
     let missing = "stream EDGE does not exist on this server; create it with a subject that covers";
     assert_eq!(error.class, Class::Unreachable);
-    assert_eq!(error.reason, format!("{missing} edge.{{agent}}.{{subject}}"));
+    assert_eq!(error.reason, format!("{missing} edge.*.>"));
     let error = sink.deliver(&batch, 1).await.unwrap_err();
     assert_eq!(error.class, Class::Unreachable, "{error}");
-    assert_eq!(error.reason, format!("{missing} edge.gw-1.s.t"));
+    assert_eq!(error.reason, format!("{missing} edge.gw-1.>"));
     let elsewhere = Config { subjects: vec!["a.>".to_owned(), "b".to_owned()], ..edge() };
     context.create_stream(elsewhere).await.unwrap();
     let error = sink.deliver(&batch, 1).await.unwrap_err();
-    let narrow = "stream EDGE takes a.>, b, not edge.gw-1.s.t; add a subject that covers it";
+    let narrow = "stream EDGE takes a.>, b, not edge.gw-1.>; add a subject that covers it";
     assert_eq!((error.class, error.reason.as_str()), (Class::Unreachable, narrow));
+    assert_eq!(sink.probe().await.unwrap_err().class, Class::Unreachable);
     context.delete_stream("EDGE").await.unwrap();
     context.create_stream(Config { name: "OTHER".to_owned(), ..edge() }).await.unwrap();
     let error = sink.deliver(&batch, 2).await.unwrap_err();
@@ -238,28 +246,138 @@ async fn no_stream_and_another_stream_are_unreachable() {
 }
 
 #[tokio::test]
-async fn what_the_server_cannot_take_is_rejected_by_name_before_anything_is_sent() {
-    let server = Server::start("max_payload: 1000").await;
+async fn d_10_what_is_over_max_payload_is_refused_by_name_and_the_others_are_delivered_in_order() {
+    let server = Server::start("max_payload: 65536").await;
     let context = server.context("").await;
     context.create_stream(edge()).await.unwrap();
     let builder = server.builder(|_, _| {});
-    let payloads = [b"fits".to_vec(), vec![b'x'; 950]];
-    let error = builder.build().deliver(&sealed(&builder, &payloads), 1).await.unwrap_err();
-    assert_eq!(error.class, Class::Rejected);
-    assert!(error.reason.contains("gw-1/src/pipe/files/00001abcde/11"), "{error}");
-    assert!(error.reason.contains("takes 1000"), "{error}");
-    for (name, value) in [("Nats-Rollup", "all"), ("a b", "1"), ("a", "1\r\nb: 2"), ("", "1")] {
+    let small = |number: usize| format!("{number:0100}").into_bytes();
+    let mut payloads: Vec<_> = (0..10).map(small).collect();
+    payloads.push(vec![b'x'; 70_000]);
+    payloads.extend((10..20).map(small));
+    // It fits alone and not with its headers.
+    payloads.push(vec![b'x'; 65_530]);
+    payloads.extend((20..30).map(small));
+    let batch = sealed(&builder, &payloads);
+    let mut sink = builder.build();
+    let delivered = sink.deliver(&batch, 1).await.unwrap();
+    let refused: Vec<_> = delivered.refused.iter().map(|refused| refused.index).collect();
+    assert_eq!((delivered.records, delivered.already), (30, 0));
+    assert_eq!(refused, [10, 21]);
+    for (refused, size) in delivered.refused.iter().zip([70_000, 65_530]) {
+        let expected = "exceeds server max_payload 65536 (size incl. headers ";
+        println!("{}", refused.reason);
+        let told = refused.reason.strip_prefix(expected).unwrap().trim_end_matches(')');
+        let told: usize = told.parse().unwrap();
+        assert!(told > size + 50 && told < size + 200, "{}", refused.reason);
+    }
+    assert_eq!(stored(&context).await, (0..30).map(small).collect::<Vec<_>>());
+    // The connection was never cut.
+    let link = &builder.shared.link.get().unwrap().0;
+    assert_eq!(link.watch().borrow().sessions, 1);
+}
+
+#[tokio::test]
+async fn what_nats_or_the_stream_cannot_take_is_refused_by_name() {
+    let server = Server::start("").await;
+    let context = server.context("").await;
+    context.create_stream(Config { max_message_size: 1000, ..edge() }).await.unwrap();
+    let builder = server.builder(|_, _| {});
+    let long = "s".repeat(4000);
+    let header = |name: &str, value: &str| {
         let mut headers = HeadersBuffer::default();
         headers.push(name, value);
-        let records = [("s", Headers::default(), &b"1"[..]), ("s", headers.as_headers(), b"2")];
-        let batch = batch_of(&builder, facts(1, 2), &records);
-        let error = builder.build().deliver(&batch, 1).await.unwrap_err();
-        assert_eq!(error.class, Class::Rejected, "{error}");
+        headers
+    };
+    let headers = [("Nats-Rollup", "all"), ("a b", "1"), ("a", "1\r\nb: 2"), ("", "1")]
+        .map(|(name, value)| header(name, value));
+    let large = vec![b'x'; 950];
+    let none = Headers::default();
+    let mut records = vec![("s", none, &b"1"[..])];
+    records.extend(headers.iter().map(|headers| ("s", headers.as_headers(), &b"2"[..])));
+    records.extend([(long.as_str(), none, &b"2"[..]), ("s", none, &large), ("s", none, b"3")]);
+    let batch = batch_of(&builder, facts(1, records.len() as u64), &records);
+    let delivered = builder.build().deliver(&batch, 1).await.unwrap();
+    assert_eq!(delivered.records, 2);
+    let reasons: Vec<_> = delivered.refused.iter().map(|refused| refused.reason.as_str()).collect();
+    assert_eq!(delivered.refused.iter().map(|r| r.index).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    assert!(reasons[5].starts_with("exceeds max_msg_size 1000 of stream EDGE"), "{}", reasons[5]);
+    assert_eq!(stored(&context).await, [b"1", b"3"]);
+    // A bound that is not known beforehand is told by the stream.
+    let unaware = server.builder(|config, _| config.stream = None);
+    let batch = sealed(&unaware, &[b"4".to_vec(), large, b"5".to_vec()]);
+    let delivered = unaware.build().deliver(&batch, 1).await.unwrap();
+    assert_eq!((delivered.refused.len(), delivered.refused[0].index), (1, 1));
+    assert!(delivered.refused[0].reason.contains("10054"), "{:?}", delivered.refused);
+}
+
+#[tokio::test]
+async fn d_11_a_full_stream_keeps_the_order_strictly_and_takes_the_rest_when_there_is_room() {
+    let new = DiscardPolicy::New;
+    for config in [
+        Config { max_messages: 5, discard: new, ..edge() },
+        Config { max_messages: 5, max_bytes: 10_000, discard: new, ..edge() },
+        Config {
+            max_messages_per_subject: 5,
+            discard_new_per_subject: true,
+            discard: new,
+            ..edge()
+        },
+    ] {
+        let server = Server::start("").await;
+        let context = server.context("").await;
+        context.create_stream(config).await.unwrap();
+        let builder = server.builder(|config, _| config.order = Order::Strict);
+        let payloads = payloads(20);
+        let batch = sealed(&builder, &payloads);
+        let mut sink = builder.build();
+        for attempt in 1..4 {
+            let error = sink.deliver(&batch, attempt).await.unwrap_err();
+            assert_eq!((error.class, error.answered), (Class::Unreachable, true), "{error}");
+            assert!(error.reason.contains("maximum messages"), "{error}");
+            assert_eq!(stored(&context).await, payloads[..5]);
+        }
+        let mut all = Vec::new();
+        let delivered = loop {
+            all.extend(stored(&context).await);
+            context.get_stream("EDGE").await.unwrap().purge().await.unwrap();
+            match sink.deliver(&batch, 9).await {
+                Ok(delivered) => break delivered,
+                Err(error) => assert_eq!(error.class, Class::Unreachable, "{error}"),
+            }
+        };
+        all.extend(stored(&context).await);
+        assert_eq!((delivered.records, delivered.reordered), (20, 0));
+        assert_eq!(all, payloads);
     }
-    let subject = "s".repeat(4000);
-    let batch = batch_of(&builder, facts(1, 1), &[(&subject, Headers::default(), b"1")]);
-    assert_eq!(builder.build().deliver(&batch, 1).await.unwrap_err().class, Class::Rejected);
-    assert!(stored(&context).await.is_empty());
+}
+
+#[tokio::test]
+async fn strict_order_sends_nothing_behind_a_failure_and_a_window_counts_what_it_stored_there() {
+    for (order, stored_behind) in [(Order::Strict, 0), (Order::Window, 2)] {
+        let server = Server::start("").await;
+        let context = server.context("").await;
+        let one_each = Config {
+            max_messages_per_subject: 1,
+            discard_new_per_subject: true,
+            discard: DiscardPolicy::New,
+            ..edge()
+        };
+        context.create_stream(one_each).await.unwrap();
+        let builder = server.builder(|config, _| config.order = order);
+        let none = Headers::default();
+        let records =
+            [("a", none, &b"1"[..]), ("a", none, b"2"), ("b", none, b"3"), ("c", none, b"4")];
+        let batch = batch_of(&builder, facts(1, 4), &records);
+        let mut sink = builder.build();
+        let error = sink.deliver(&batch, 1).await.unwrap_err();
+        assert_eq!((error.class, error.answered), (Class::Unreachable, true), "{error}");
+        let stream = context.get_stream("EDGE").await.unwrap();
+        assert_eq!(stream.get_info().await.unwrap().state.messages, 1 + stored_behind);
+        stream.purge().filter("edge.gw-1.a").await.unwrap();
+        let delivered = sink.deliver(&batch, 2).await.unwrap();
+        assert_eq!((delivered.records, delivered.reordered), (4, stored_behind));
+    }
 }
 
 #[tokio::test]
@@ -297,6 +415,33 @@ async fn a_killed_server_is_unreachable_and_gets_each_record_once_when_it_is_bac
     };
     assert_eq!(delivered.records, 20_000);
     assert_eq!(stored(&context).await.len(), 20_000);
+}
+
+#[tokio::test]
+async fn messages_wait_for_the_limiter_one_by_one_and_keep_their_order() {
+    let server = Server::start("").await;
+    let context = server.context("").await;
+    context.create_stream(edge()).await.unwrap();
+    let limited = |rate: u64| {
+        let begun = tokio::time::Instant::now();
+        let rate = crate::limiter::Rate { bytes: Some((rate, 500)), records: None };
+        let limiter = Limiter::new(rate, Arc::new(move || begun.elapsed()));
+        let mut builder = server.builder(|_, _| {});
+        Arc::get_mut(&mut builder.shared).unwrap().limiter = Some(Arc::new(limiter));
+        builder
+    };
+    let payloads = payloads(100);
+    let builder = limited(50_000);
+    let batch = sealed(&builder, &payloads);
+    let mut sink = builder.build();
+    let begun = tokio::time::Instant::now();
+    let delivered = sink.deliver(&batch, 1).await.unwrap();
+    let least = (delivered.bytes as f64 - 500.0) / 50_000.0;
+    let took = begun.elapsed().as_secs_f64();
+    println!("{} bytes at 50 000 B/s took {took:.2} s", delivered.bytes);
+    assert!(took >= least, "{took} < {least}");
+    assert!(sink.throttle().held().as_secs_f64() > 0.5 * least);
+    assert_eq!(stored(&context).await, payloads);
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ fn fixture_in(net: &NetConfig, url: &str, keys: &str) -> Fixture {
     let (config, retry) = sink_config(&format!("url = \"{url}\"\n{keys}"));
     let clock = Arc::new(ManualClock::new(Timestamp(1_500_000_000_000_000_000)));
     let shared: SharedClock = Arc::<ManualClock>::clone(&clock);
-    let builder = HttpSinkBuilder::new(config, net, retry, shared);
+    let builder = HttpSinkBuilder::new(config, net, retry, shared, None);
     Fixture { builder, clock }
 }
 
