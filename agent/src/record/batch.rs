@@ -86,13 +86,15 @@ pub struct BatchFacts {
     pub sealed_at: Timestamp,
     /// Output records.
     pub records: u64,
+    /// What stands behind the number: `.0` or `.1` for each cut, `/rN` for a replay; empty for a batch as it was sealed.
+    pub suffix: Arc<str>,
 }
 
 impl BatchFacts {
-    /// The batch identity, `LANE/EPOCH/bBATCH`.
+    /// The batch identity, `LANE/EPOCH/bBATCH` and the suffix.
     #[must_use]
     pub fn identity(&self) -> String {
-        format!("{}/{}/b{}", self.place.lane, self.epoch, self.number)
+        format!("{}/{}/b{}{}", self.place.lane, self.epoch, self.number, self.suffix)
     }
 }
 

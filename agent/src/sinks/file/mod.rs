@@ -41,6 +41,9 @@ struct Fixed {
     name: String,
     format: String,
     compression: Option<Compression>,
+    /// Of a half: where in the name the suffix of its halves goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    suffix_at: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,8 +126,19 @@ impl SinkBuilder for FileSinkBuilder {
                 .config
                 .zstd_level
                 .map(|level| Compression { codec: ZSTD.to_owned(), level }),
+            suffix_at: None,
         };
         Ok(serde_json::to_string(&fixed).expect("strings and a number are always JSON").into())
+    }
+
+    fn fix_half(&self, facts: &BatchFacts, parent_fixed: &str) -> Result<Arc<str>, SinkError> {
+        let mut fixed = Fixed::parse(parent_fixed)?;
+        let named = name::half(facts, &fixed.name, fixed.suffix_at);
+        (fixed.name, fixed.suffix_at) = named.map_err(|reason| {
+            let half = facts.identity();
+            SinkError::new(Class::Rejected, format!("half {half} gets no file name: {reason}"))
+        })?;
+        Ok(serde_json::to_string(&fixed).expect("strings and numbers are always JSON").into())
     }
 
     fn build(&self) -> Box<dyn Sink> {
