@@ -7,7 +7,9 @@
 //! 3. A source's positions become durable with the records that moved them, in the same row under the same checksum.
 //! 4. A batch is sealed as a whole: output, plugin state, dead letters and cursor in one transaction, or nothing of it.
 //! 5. A chunk is deleted when every lane has passed it, a batch when it is acked; never earlier.
-//! 6. Nothing of a failed transaction is believed, and nothing queued behind it in the same session is taken. After an I/O
+//! 6. A cut of a batch is durable before a half is sent, and the end of a batch and its dead letters are one transaction
+//!    (`outcome.rs`). A dead letter that has no room in their store keeps what it belongs to from happening (`letters.rs`).
+//! 7. Nothing of a failed transaction is believed, and nothing queued behind it in the same session is taken. After an I/O
 //!    error the files are opened anew from the last good commit; a second one in a row holds the journal (`reopen.rs`).
 //!
 //! # Tables

@@ -179,6 +179,7 @@ impl Deliverer {
             Ok(delivered) if delivered.refused.is_empty() => {
                 self.lane.ack(current.batch).await?;
                 self.breaker().note(self.clock.monotonic(), current.batch.records, 0);
+                self.count_served();
                 self.succeeded(&delivered);
                 Ok(Step::End(Settled::Done))
             }
@@ -293,6 +294,10 @@ impl Deliverer {
                 }
                 match within(self.rules.retry.attempt_timeout, self.sink.probe()).await {
                     Ok(()) => Ok(Step::Send),
+                    // Only an attempt with the batch can say that of it.
+                    Err(error) if matches!(error.class, Class::Rejected | Class::Conflict) => {
+                        Ok(Step::Send)
+                    }
                     Err(error) => self.failed(current, &error).await,
                 }
             }
@@ -403,7 +408,10 @@ impl Deliverer {
             self.status.letters_said.say(&*self.clock, written, class, &record, &reason);
         }
         match given_up.delivered {
-            Some(delivered) if delivered.records > 0 => self.succeeded(&delivered),
+            Some(delivered) if delivered.records > 0 => {
+                self.count_served();
+                self.succeeded(&delivered);
+            }
             // An answer, but no delivery: the backoff goes on from where it is.
             _ => {
                 self.status.set(LaneState::Running);
@@ -444,11 +452,15 @@ impl Deliverer {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A delivery was confirmed.
-    fn succeeded(&mut self, delivered: &Delivered) {
-        self.status.counters.delivered(delivered);
+    /// The destination has taken something: what fails for the other lanes of the sink meanwhile is no outage.
+    fn count_served(&mut self) {
         self.served.add();
         self.served_here += 1;
+    }
+
+    /// A delivery was confirmed, by the destination or by whoever decided so.
+    fn succeeded(&mut self, delivered: &Delivered) {
+        self.status.counters.delivered(delivered);
         if let Some(since) = self.failing_since.take() {
             let outage_s = self.clock.now().since(since).as_secs();
             tracing::info!(failures = self.failures, outage_s, "Destination takes batches again");

@@ -8,6 +8,21 @@
 //! anew. A crash after it sends the same bytes under the same identity again. So processing is exactly once, and delivery is
 //! exactly once wherever the destination can recognise an identity.
 //!
+//! # When a delivery fails
+//!
+//! The sink says what it saw, in one of four classes; what is done about it is decided here (`retry.rs`, `deliver.rs`):
+//!
+//! - *unreachable*: hold and probe, for ever if need be. So is what may be an outage (502 to 504, silence), as long as the sink
+//!   has not served another lane meanwhile.
+//! - *retryable*: the same batch again. Answers spend `retry.budget`; then the batch is cut, halves get three attempts, and a
+//!   single record goes the way of `on_exhausted`.
+//! - *rejected*: the records that the sink names become dead letters at the first attempt. Where it names none, the batch is cut
+//!   in half, durably before a half is sent, until the record is found.
+//! - *conflict*: hold, or dead letters.
+//!
+//! Dead letters are part of the batch's ack: without room for them nothing of it happens. When they are too large a share of
+//! the recent records, the lane holds instead (`storm.rs`). What an operator may tell a lane stands in `control.rs`.
+//!
 //! # How
 //!
 //! Two halves of one task: *run and seal* works up to four batches ahead on a blocking thread, *deliver and ack* follows in
