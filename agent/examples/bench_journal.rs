@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 
 use waystation::clock::{SystemClock, Timestamp};
 use waystation::journal::config::JournalConfig;
-use waystation::journal::{Append, Appender, Journal, JournalOptions, LaneSpec, Seal, StoredBatch};
+use waystation::journal::{
+    Append, Appender, Journal, JournalOptions, LaneSpec, Seal, StoredBatch, Variant,
+};
 use waystation::limits::CHUNK_BYTES_MAX;
 use waystation::record::Headers;
 use waystation::record::codec::FrameBuffer;
@@ -232,6 +234,7 @@ fn range(number: BatchNumber, first: Seq, last: Seq) -> Seal {
         parts: 0,
         sha256: [0; 32],
         fixed: "{}".to_owned(),
+        variant: Variant::default(),
     };
     Seal {
         batch,

@@ -54,6 +54,16 @@ pub const BALLAST_BYTES: u64 = 8 * 1024 * 1024;
 pub const WAL_INDEX_BYTES: u64 = 32 * 1024;
 /// Rows that remember losses; the oldest go first.
 pub const LOSSES_MAX: u64 = 10_000;
+/// What a dead letter counts in their store beside its payload, headers and texts.
+pub const LETTER_ROW_BYTES: u64 = 128;
+/// Most that `dead_letters.max_bytes` is when the config does not say; at most an eighth of the journal's limit.
+pub const LETTERS_BYTES_MAX_DEFAULT: u64 = 256 * 1024 * 1024;
+/// Least that `dead_letters.max_bytes` may be.
+pub const LETTERS_BYTES_MIN: u64 = 64 * 1024;
+/// Most bytes of the dead letters of one ack, unless it is a single one: a batch with more is cut first.
+pub const LETTERS_ACK_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Most letters that one page of a list has.
+pub const LETTERS_PAGE_MAX: usize = 1000;
 /// Pages of the database that must be free, beside their share of it, before the file is made smaller.
 pub const SHRINK_FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
 /// Most bytes in use of a database that is made smaller: they are copied, while the writer waits.

@@ -4,8 +4,8 @@
 
 use std::fmt;
 
-use crate::journal::QuotaSnapshot;
-use crate::lane::status::class_index;
+use crate::journal::{LetterClass, LettersSnapshot, QuotaSnapshot};
+use crate::lane::status::{HOLD_CAUSES, class_index};
 use crate::sinks::Class;
 use crate::supervisor::status::{LaneView, SourceStatus, Status};
 use crate::telemetry::{self, Families};
@@ -26,6 +26,7 @@ pub(super) fn text(status: Status) -> Result<String, fmt::Error> {
         sources(families, &status.sources)?;
         lane_outcomes(families, &status.lanes)?;
         lane_run(families, &status.lanes)?;
+        lane_refusals(families, &status.lanes)?;
         lane_states(families, &status.lanes)?;
         orphans_and_plugins(families, &status)
     })
@@ -59,7 +60,8 @@ fn journal(families: &mut Families<'_>, status: &Status) -> fmt::Result {
         "Transactions committed since this run began",
         [(NONE, journal.commits)],
     )?;
-    quota(families, &journal.quota)
+    quota(families, &journal.quota)?;
+    dead_letters(families, &journal.letters)
 }
 
 fn quota(families: &mut Families<'_>, quota: &QuotaSnapshot) -> fmt::Result {
@@ -263,6 +265,61 @@ fn lane_run(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result {
         "lane_limiter_wait_seconds",
         "Time that the lane waited for its limiter, since this run began",
         lanes.iter().map(|lane| (labels(lane), lane.limited.as_secs_f64())),
+    )
+}
+
+/// What each lane gave up, and why it held, since this run began.
+fn lane_refusals(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result {
+    let each =
+        |value: fn(&LaneView) -> u64| lanes.iter().map(move |lane| (labels(lane), value(lane)));
+    families.counter(
+        "lane_refused_records",
+        "Records refused by name while the others of their batch were taken, since this run began",
+        each(|lane| lane.records_refused),
+    )?;
+    families.counter(
+        "lane_cut_batches",
+        "Batches and halves cut in half since this run began",
+        each(|lane| lane.batches_cut),
+    )?;
+    families.counter(
+        "lane_spent_budgets",
+        "Batches that spent their retry budget since this run began",
+        each(|lane| lane.budgets_spent),
+    )?;
+    families.counter(
+        "lane_letters",
+        "Records that became dead letters at delivery since this run began, by class",
+        lanes.iter().flat_map(|lane| {
+            LetterClass::ALL.map(|class| {
+                (labels_and(lane, "class", class.as_str()), lane.letters[class.index()])
+            })
+        }),
+    )?;
+    families.counter(
+        "lane_holds",
+        "Times that the lane began to hold since this run began, by cause",
+        lanes.iter().flat_map(|lane| {
+            let causes = HOLD_CAUSES.iter().zip(lane.holds);
+            causes.map(|(cause, holds)| (labels_and(lane, "cause", cause), holds))
+        }),
+    )
+}
+
+fn dead_letters(families: &mut Families<'_>, letters: &LettersSnapshot) -> fmt::Result {
+    let room = letters.room;
+    families.gauge("dead_letters", "Dead letters in their store", [(NONE, room.count)])?;
+    families.gauge("dead_letters_bytes", "Bytes of the dead letters", [(NONE, room.bytes)])?;
+    families.gauge("dead_letters_limit_bytes", "max_bytes", [(NONE, room.bytes_max)])?;
+    families.gauge(
+        "dead_letters_full",
+        "1 while something waits for room in the store",
+        [(NONE, u64::from(letters.full.is_some()))],
+    )?;
+    families.counter(
+        "dead_letters_removed",
+        "Dead letters removed since this run began: dropped to make room, or discarded as asked",
+        [([("why", "drop_oldest")], letters.dropped), ([("why", "discarded")], letters.discarded)],
     )
 }
 

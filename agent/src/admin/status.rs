@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::journal::SalvageReport;
+use crate::journal::{LetterClass, LettersSnapshot, SalvageReport};
 use crate::lane::status::class_index;
 use crate::plugin;
 use crate::sinks::Class;
@@ -28,6 +28,9 @@ pub struct StatusView {
     pub not_ready: Vec<String>,
     /// The journal.
     pub journal: JournalStatus,
+    /// The store of dead letters.
+    #[serde(default)]
+    pub dead_letters: DeadLettersStatus,
     /// Sources, in the order of the config.
     pub sources: Vec<SourceView>,
     /// Lanes of the config, by name.
@@ -117,7 +120,9 @@ pub struct SalvagedStatus {
 /// Why a part does not just run, and since when.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trouble {
-    /// Of the journal `full`, `locked` or `reader`; of a lane `unreachable`, `retryable`, `rejected`, `conflict`, `plugin` or `journal`; of a source `failed`.
+    /// Of the journal `full`, `locked` or `reader`; of the dead letters `full`; of a lane that retries `retryable`, of one that
+    /// holds `unreachable`, `conflict`, `exhausted`, `storm`, `dead_letters`, `paused`, `plugin`, `journal`, `name` or
+    /// `internal`; of a source `failed`.
     pub cause: String,
     /// What was seen.
     pub reason: String,
@@ -191,6 +196,48 @@ pub struct LaneStatusView {
     pub attempts_failed: AttemptsFailed,
     /// Calls of plugins that broke down.
     pub plugin_faults: u64,
+    /// Records that the destination refused by name.
+    #[serde(default)]
+    pub records_refused: u64,
+    /// Batches, and halves, that were cut in half.
+    #[serde(default)]
+    pub batches_cut: u64,
+    /// Batches that spent their retry budget.
+    #[serde(default)]
+    pub budgets_spent: u64,
+    /// Records that became dead letters at delivery.
+    #[serde(default)]
+    pub letters: LettersWritten,
+}
+
+/// Records that became dead letters at delivery, by class.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LettersWritten {
+    /// The destination refuses them for good.
+    pub rejected: u64,
+    /// Their retry budget was spent.
+    pub exhausted: u64,
+    /// The destination holds other content under their batch's identity.
+    pub conflict: u64,
+}
+
+/// The store of dead letters.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeadLettersStatus {
+    /// Letters in it.
+    pub letters: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// `dead_letters.max_bytes`.
+    pub limit_bytes: u64,
+    /// `hold` or `drop_oldest`.
+    pub on_full: String,
+    /// What waits for room in it, and since when.
+    pub trouble: Option<Trouble>,
+    /// Letters dropped since this run began, to make room.
+    pub dropped: u64,
+    /// Letters discarded since this run began, as asked.
+    pub discarded: u64,
 }
 
 /// Failed attempts by class.
@@ -247,6 +294,7 @@ impl StatusView {
             ready: status.not_ready.is_empty(),
             not_ready: status.not_ready.clone(),
             journal: JournalStatus::of(status),
+            dead_letters: DeadLettersStatus::of(&status.journal.letters),
             sources: status.sources.iter().map(SourceView::of).collect(),
             lanes: status.lanes.iter().map(LaneStatusView::of).collect(),
             orphans: status
@@ -286,6 +334,21 @@ impl JournalStatus {
             records_dropped_full: quota.dropped_full,
             records_dropped_aged: quota.dropped_aged,
             salvaged: status.salvaged.as_ref().map(SalvagedStatus::of),
+        }
+    }
+}
+
+impl DeadLettersStatus {
+    fn of(letters: &LettersSnapshot) -> Self {
+        let trouble = letters.full.as_ref();
+        Self {
+            letters: letters.room.count,
+            bytes: letters.room.bytes,
+            limit_bytes: letters.room.bytes_max,
+            on_full: letters.on_full.as_str().to_owned(),
+            trouble: trouble.map(|full| Trouble::new("full", &full.reason, full.since)),
+            dropped: letters.dropped,
+            discarded: letters.discarded,
         }
     }
 }
@@ -331,6 +394,7 @@ impl SourceView {
 impl LaneStatusView {
     fn of(lane: &LaneView) -> Self {
         let failed = |class| lane.attempts_failed[class_index(class)];
+        let letters = |class: LetterClass| lane.letters[class.index()];
         Self {
             name: lane.name.clone(),
             source: lane.source.to_string(),
@@ -360,6 +424,14 @@ impl LaneStatusView {
                 conflict: failed(Class::Conflict),
             },
             plugin_faults: lane.plugin_faults,
+            records_refused: lane.records_refused,
+            batches_cut: lane.batches_cut,
+            budgets_spent: lane.budgets_spent,
+            letters: LettersWritten {
+                rejected: letters(LetterClass::Rejected),
+                exhausted: letters(LetterClass::Exhausted),
+                conflict: letters(LetterClass::Conflict),
+            },
         }
     }
 }

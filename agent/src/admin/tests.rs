@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::status::StatusView;
 use super::*;
 use crate::clock::Timestamp;
-use crate::journal::{QuotaSnapshot, Snapshot, StartCase};
+use crate::journal::config::LettersOnFull;
+use crate::journal::{LettersRoom, LettersSnapshot, QuotaSnapshot, Snapshot, StartCase};
 use crate::lane::status::LaneState;
 use crate::record::id::Epoch;
 use crate::sinks::Class;
@@ -42,6 +43,21 @@ fn lane(sink: &str, state: LaneState) -> LaneView {
         attempts_failed: [9, 10, 11, 12],
         plugin_faults: 13,
         limited: Duration::from_millis(1500),
+        records_refused: 14,
+        batches_cut: 15,
+        budgets_spent: 16,
+        letters: [17, 18, 19],
+        holds: [31, 32, 33, 34, 35, 36, 37, 38, 39, 40],
+    }
+}
+
+fn letters() -> LettersSnapshot {
+    LettersSnapshot {
+        room: LettersRoom { bytes: 51_000, bytes_max: 65_536, count: 52 },
+        on_full: LettersOnFull::Hold,
+        full: None,
+        dropped: 53,
+        discarded: 54,
     }
 }
 
@@ -72,6 +88,7 @@ pub(crate) fn status() -> Status {
                 dropped_aged: 24,
                 ..QuotaSnapshot::default()
             },
+            letters: letters(),
             ..Snapshot::default()
         },
         sources: vec![

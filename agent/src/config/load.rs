@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{AdminConfig, AgentConfig, Config, validate};
 use crate::journal::config::JournalConfig;
-use crate::lane::config::PipelineConfig;
+use crate::lane::config::{PipelineConfig, StormConfig};
 use crate::limits::CONFIG_BYTES_MAX;
 use crate::net::config::NetConfig;
 use crate::plugin::config::TransformConfig;
@@ -121,10 +121,11 @@ pub(super) struct Names {
 impl Parts {
     pub(super) fn read(reading: &Reading<'_>) -> Self {
         let root = reading.root();
-        root.later(&["dead_letters"]);
         let mut names = Names::default();
         let agent = AgentConfig::read(&root.table("agent"));
-        let journal = JournalConfig::read(&root.table("journal"));
+        let dead_letters = root.table("dead_letters");
+        let journal = JournalConfig::read(&root.table("journal"), &dead_letters);
+        let storm = StormConfig::read(&dead_letters.table("storm"));
         let sources = named(&root, "sources", &mut names.sources, SourceConfig::read);
         let transforms = named(&root, "transforms", &mut names.transforms, TransformConfig::read);
         let sinks = named(&root, "sinks", &mut names.sinks, SinkConfig::read);
@@ -136,6 +137,7 @@ impl Parts {
         let config = Config {
             agent,
             journal,
+            storm,
             log,
             net,
             admin,

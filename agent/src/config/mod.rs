@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::journal::config::JournalConfig;
-use crate::lane::config::PipelineConfig;
+use crate::lane::config::{PipelineConfig, StormConfig};
 use crate::net::config::NetConfig;
 use crate::plugin::config::TransformConfig;
 use crate::record::id::{AgentId, NameError};
@@ -56,6 +56,8 @@ pub struct Config {
     pub agent: AgentConfig,
     /// `[journal]`.
     pub journal: JournalConfig,
+    /// `[dead_letters] storm`.
+    pub storm: StormConfig,
     /// `[log]`.
     pub log: LogConfig,
     /// `[net]`.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 
 use super::error::{AppendError, JournalError};
+use super::letters::LetterRow;
 use super::quota::Admission;
 use super::writer::{AppendOperation, Operation, WriterHandle};
 use crate::clock::{SharedClock, Timestamp};
@@ -49,6 +50,13 @@ pub struct SourceLetter {
     pub time: Timestamp,
     /// Its first bytes.
     pub payload: Vec<u8>,
+}
+
+impl SourceLetter {
+    /// What it takes of the store of dead letters.
+    pub(super) fn stored_bytes(&self) -> u64 {
+        LetterRow::of_source(self, "", Timestamp(0)).bytes()
+    }
 }
 
 /// Appends to one stream. There is one for each running source; a new one ends the old one's session.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rusqlite::{Connection, params};
 
-use super::appender::{Append, SharedError, SourceLetter, visible};
+use super::appender::{Append, SharedError, visible};
 use super::chunk::{self, Kind, Label, Stamp};
 use super::error::JournalError;
+use super::letters::LetterRow;
 use super::notes::NoteOperation;
 use super::state::{PositionState, StreamState, chunk_key, key_seq, value};
 use super::writer::{AppendOperation, OpenedStream, Operation, Session, Writer, session_of};
@@ -111,11 +112,12 @@ pub(super) fn refuse(operation: Operation, error: JournalError) {
         Operation::PutCompiled { reply, .. } | Operation::Stop { reply } => {
             drop(reply.send(Err(error)));
         }
+        Operation::Ack(ack) => ack.refuse(error),
+        Operation::Cut(cut) => drop(cut.reply.send(Err(error))),
+        Operation::Rename(rename) => drop(rename.reply.send(Err(error))),
+        Operation::DiscardLetters { reply, .. } => drop(reply.send(Err(error))),
         // A lane hears of these with its next seal, whose session has ended with them.
-        Operation::Part(_)
-        | Operation::DiscardParts { .. }
-        | Operation::Ack(_)
-        | Operation::Note(_) => {}
+        Operation::Part(_) | Operation::DiscardParts { .. } | Operation::Note(_) => {}
     }
 }
 
@@ -135,6 +137,8 @@ impl Writer {
                 Operation::DiscardParts { session: number, .. } => self.has_ended(session, *number),
                 Operation::Seal(seal) => self.has_ended(session, seal.session),
                 Operation::Ack(ack) => self.has_ended(session, ack.session),
+                Operation::Cut(cut) => self.has_ended(session, cut.session),
+                Operation::Rename(rename) => self.has_ended(session, rename.session),
                 Operation::Lose(lose) => self.has_ended(session, lose.session),
                 Operation::Note(note) => self.has_ended(session, note.session),
                 _ => false,
@@ -162,7 +166,12 @@ impl Writer {
             Operation::Part(part) => self.store_or_refuse_part(transaction, &part),
             Operation::DiscardParts { lane, .. } => self.discard_unsealed(transaction, lane),
             Operation::Seal(seal) => self.seal(transaction, group, *seal),
-            Operation::Ack(ack) => self.ack(transaction, ack),
+            Operation::Ack(ack) => self.ack(transaction, group, *ack),
+            Operation::Cut(cut) => self.cut(transaction, group, *cut),
+            Operation::Rename(rename) => self.rename(transaction, group, *rename),
+            Operation::DiscardLetters { ids, reply } => {
+                self.discard_letters(transaction, group, &ids, reply)
+            }
             Operation::Lose(lose) => self.lose(transaction, group, lose),
             Operation::Note(note) => self.keep_note(transaction, group, note),
             Operation::PutCompiled { key, sha256, reply } => {
@@ -340,8 +349,10 @@ impl Writer {
             stream.positions.insert(position.key, state);
         }
         let source = stream.source.clone();
-        for letter in letters {
-            self.write_source_letter(transaction, &source, letter, wall)?;
+        for letter in &letters {
+            let row = LetterRow::of_source(letter, source.as_str(), wall);
+            self.letters.admitted = self.letters.admitted.saturating_sub(row.bytes());
+            self.write_letter(transaction, &row)?;
         }
         Ok(())
     }
@@ -451,30 +462,6 @@ impl Writer {
         }
         let delete = "DELETE FROM chunks WHERE key >= ?1 AND key < ?2";
         self.execute(transaction, "deleting", delete, [base, *keep])
-    }
-
-    fn write_source_letter(
-        &self,
-        transaction: &Connection,
-        source: &SourceId,
-        letter: SourceLetter,
-        at: crate::clock::Timestamp,
-    ) -> Result<(), JournalError> {
-        let insert = "INSERT INTO dead_letters (stage, source, class, reason, attempts, first_at,
-            last_at, time, subject, headers, payload, size_bytes, place)
-            VALUES ('source', ?1, 'rejected', ?2, 0, ?3, ?3, ?4, ?5, x'', ?6, ?7, ?8)";
-        let parameters = params![
-            source.as_str(),
-            letter.reason,
-            at.0,
-            letter.time.0,
-            letter.subject,
-            letter.payload,
-            letter.size_bytes.cast_signed(),
-            letter.place,
-        ];
-        self.execute(transaction, "keeping a dead letter", insert, parameters)?;
-        Ok(())
     }
 
     /// One value, for the parts of the writer in other files.

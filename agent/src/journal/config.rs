@@ -1,6 +1,8 @@
 //! The `[journal]` table.
 
-use crate::limits::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN};
+use crate::limits::{
+    JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, LETTERS_BYTES_MAX_DEFAULT, LETTERS_BYTES_MIN,
+};
 use crate::settings::Table;
 use crate::units::ByteSize;
 use std::time::Duration;
@@ -39,6 +41,36 @@ impl OnFull {
     }
 }
 
+/// What becomes of a dead letter when their store is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LettersOnFull {
+    /// What it belongs to waits: its batch stays unacknowledged and its lane holds, a source waits as for a full journal.
+    #[default]
+    Hold,
+    /// The oldest dead letters make room, and are counted.
+    DropOldest,
+}
+
+impl LettersOnFull {
+    /// The word in the config.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Hold => "hold",
+            Self::DropOldest => "drop_oldest",
+        }
+    }
+}
+
+/// Settings of the store of dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LettersConfig {
+    /// `dead_letters.max_bytes`; default: the smaller of 256 MiB and an eighth of `journal.max_bytes`; at least 64 KiB.
+    pub max_bytes: Option<ByteSize>,
+    /// `dead_letters.on_full`, default `"hold"`.
+    pub on_full: LettersOnFull,
+}
+
 /// Settings of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalConfig {
@@ -52,6 +84,8 @@ pub struct JournalConfig {
     pub on_full: OnFull,
     /// `max_age`: records that were accepted longer ago are given up; none by default. A second to ten years.
     pub max_age: Option<Duration>,
+    /// `[dead_letters]`, as far as it is about their store.
+    pub letters: LettersConfig,
 }
 
 impl Default for JournalConfig {
@@ -62,6 +96,7 @@ impl Default for JournalConfig {
             max_bytes: MAX_BYTES_DEFAULT,
             on_full: OnFull::default(),
             max_age: None,
+            letters: LettersConfig::default(),
         }
     }
 }
@@ -75,9 +110,35 @@ const MAX_AGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_ho
 const COMMIT_INTERVAL: (Duration, Duration) = (Duration::ZERO, Duration::from_secs(10));
 
 impl JournalConfig {
-    /// Reads `[journal]`.
+    /// What all dead letters may take.
     #[must_use]
-    pub fn read(table: &Table<'_>) -> Self {
+    pub fn letters_bytes_max(&self) -> ByteSize {
+        let default = ByteSize(LETTERS_BYTES_MAX_DEFAULT.min(self.max_bytes.0 / 8));
+        self.letters.max_bytes.unwrap_or(default)
+    }
+
+    /// Reads `[journal]`, and of `[dead_letters]` what is about their store.
+    #[must_use]
+    pub fn read(table: &Table<'_>, dead_letters: &Table<'_>) -> Self {
+        let mut config = Self::read_own(table);
+        let default = config.letters_bytes_max();
+        config.letters.max_bytes = Some(
+            dead_letters
+                .size("max_bytes", "What all dead letters together may take.")
+                .within(ByteSize(LETTERS_BYTES_MIN)..=ByteSize(JOURNAL_BYTES_MAX))
+                .or(default),
+        );
+        config.letters.on_full = dead_letters
+            .choice(
+                "on_full",
+                "What becomes of a dead letter when there is no room for it.",
+                &[("hold", LettersOnFull::Hold), ("drop_oldest", LettersOnFull::DropOldest)],
+            )
+            .or(LettersOnFull::default());
+        config
+    }
+
+    fn read_own(table: &Table<'_>) -> Self {
         let words = [("full", Durability::Full), ("relaxed", Durability::Relaxed)];
         Self {
             durability: table
@@ -113,6 +174,7 @@ impl JournalConfig {
                 .duration("max_age", "Records that were accepted longer ago are given up.")
                 .within(MAX_AGE.0..=MAX_AGE.1)
                 .optional(),
+            letters: LettersConfig::default(),
         }
     }
 }

@@ -174,6 +174,16 @@ pub enum JournalError {
         /// What is full.
         why: String,
     },
+    /// The store of dead letters has no room for those of a batch, and nothing of the batch's outcome was recorded.
+    #[error(
+        "the dead letters are full: {why} (dead_letters.max_bytes = {bytes_max}); discard or replay some, or raise max_bytes"
+    )]
+    LettersFull {
+        /// What is in use and what is needed.
+        why: String,
+        /// The limit.
+        bytes_max: String,
+    },
     /// Another process has kept a lock on the database for too long.
     #[error("another process (pid {pids}) keeps {path} locked")]
     Busy {
@@ -274,6 +284,7 @@ impl JournalError {
             Self::Group(cause) | Self::Held { source: cause, .. } => cause.disposition(),
             Self::Full { .. }
             | Self::NoRoom { .. }
+            | Self::LettersFull { .. }
             | Self::Busy { .. }
             | Self::Overtaken { .. }
             | Self::ReadOnly { .. }
@@ -309,6 +320,16 @@ impl JournalError {
             Self::Group(cause) => cause.is_full(),
             Self::Full { .. } | Self::NoRoom { .. } => true,
             Self::File { source, .. } => source.kind() == std::io::ErrorKind::StorageFull,
+            _ => false,
+        }
+    }
+
+    /// Whether dead letters have no room in their store.
+    #[must_use]
+    pub fn is_letters_full(&self) -> bool {
+        match self {
+            Self::Group(cause) => cause.is_letters_full(),
+            Self::LettersFull { .. } => true,
             _ => false,
         }
     }

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::chunk::{self, Decoder};
 use super::error::JournalError;
 use super::open::{self, DATABASE_NAME, connect_bystander, connect_immutable, wal_path};
+use super::reader::Window;
 use super::salvage::{SalvageReport, earlier_reports};
 use super::soundness;
 use super::state::{LaneRow, State, chunk_key, key_seq, part_key};
@@ -323,7 +324,7 @@ impl Inspection {
                 let read = self.each_block(lane, *number, &batch, |block| {
                     block.records().flatten().for_each(|record| hash.update(&record));
                 });
-                let identity = format!("{}/{}/b{}", lane.name, batch.epoch, batch.number);
+                let identity = batch.identity(&lane.name);
                 match read {
                     Ok(()) if hash.finish() == batch.sha256 => {}
                     Ok(()) => found.problems.push(format!(
@@ -460,6 +461,7 @@ impl Inspection {
             };
         }
         let mut decoder = Decoder::new();
+        let mut window = Window::of(batch);
         for part in 0..batch.parts {
             let key = part_key(number, batch.number, part);
             let rows = self.rows("batch_parts", (key, key), 1)?;
@@ -470,14 +472,17 @@ impl Inspection {
                 what: what(),
                 source,
             })?;
-            each(block);
+            if let Some(block) = window.trim(block) {
+                each(block);
+            }
         }
         Ok(())
     }
 
     fn batches(&self, lane: LaneNumber) -> Result<Vec<StoredBatch>, JournalError> {
-        super::lanes::stored_batches(&self.connection, lane)
-            .map_err(|source| JournalError::sqlite(&self.path, "reading batches", source))
+        let batches = super::batches::stored_batches(&self.connection, lane)
+            .map_err(|source| JournalError::sqlite(&self.path, "reading batches", source))?;
+        Ok(batches.into_iter().map(|(batch, _)| batch).collect())
     }
 
     fn state(&self) -> Result<State, JournalError> {

@@ -7,11 +7,13 @@ use rusqlite::{Connection, params};
 use tokio::sync::{oneshot, watch};
 
 use super::apply::Group;
+use super::batches::{StoredBatch, stored_batches};
 use super::chunk::{Encoder, Kind, Label, Stamp};
 use super::error::JournalError;
+use super::letters::{LetterRow, LettersRoom};
 use super::quota::Pace;
 use super::reader::Readers;
-use super::state::{LaneRow, LaneTotals, UnackedState, chunk_key, key_seq, part_key};
+use super::state::{LaneRow, LaneTotals, chunk_key, key_seq, part_key};
 use super::writer::{Head, Operation, Session, Writer, WriterHandle};
 use crate::clock::{SharedClock, Timestamp};
 use crate::limits::{BATCH_PARTS_MAX, LANES_MAX};
@@ -33,29 +35,6 @@ pub struct LaneSpec {
     pub sink: SinkId,
     /// A new lane begins behind the newest record instead of at the oldest.
     pub start_now: bool,
-}
-
-/// A batch that an earlier run, or this one, sealed and did not see acked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredBatch {
-    /// Its number.
-    pub number: BatchNumber,
-    /// The run that sealed it.
-    pub epoch: Epoch,
-    /// First seq of its range.
-    pub first_seq: Seq,
-    /// Last seq of its range.
-    pub last_seq: Seq,
-    /// When it was sealed.
-    pub sealed_at: Timestamp,
-    /// Output records.
-    pub records: u64,
-    /// Parts that hold the output; 0 when the range itself is the content.
-    pub parts: u64,
-    /// Hash over the output.
-    pub sha256: [u8; 32],
-    /// What the sink fixed.
-    pub fixed: String,
 }
 
 /// State of the plugins of a lane: component, then key, then value.
@@ -128,7 +107,7 @@ pub struct Seal {
     pub not_taken: u64,
     /// Input records of which something was given up.
     pub dead_lettered: u64,
-    /// What was given up.
+    /// What was given up. Inputs of which something else is in the batch stand in its `variant.counted`.
     pub letters: Vec<StageLetter>,
     /// What the plugins changed.
     pub state: Vec<StateChange>,
@@ -151,13 +130,6 @@ pub(super) struct SealOperation {
     pub(super) reply: oneshot::Sender<Result<(), JournalError>>,
 }
 
-#[derive(Debug)]
-pub(super) struct AckOperation {
-    pub(super) lane: LaneNumber,
-    pub(super) session: u64,
-    pub(super) batch: BatchNumber,
-}
-
 /// One lane's way to the journal. There is one for each running lane; a new one ends the old one's session.
 #[derive(Debug, Clone)]
 pub struct LaneJournal {
@@ -172,6 +144,7 @@ pub struct LaneJournal {
     pub(super) boot: [u8; 16],
     pub(super) name: LaneName,
     pub(super) pace: watch::Receiver<Pace>,
+    pub(super) letters_room: watch::Receiver<LettersRoom>,
 }
 
 /// A seal on its way to the disk.
@@ -234,6 +207,12 @@ impl LaneJournal {
         self.pace.clone()
     }
 
+    /// How full the store of dead letters is, now and later.
+    #[must_use]
+    pub fn letters_room(&self) -> watch::Receiver<LettersRoom> {
+        self.letters_room.clone()
+    }
+
     /// The last record that a policy has moved the lane past in this run.
     #[must_use]
     pub fn floor(&self) -> Seq {
@@ -289,15 +268,6 @@ impl LaneJournal {
         self.writer.send(operation, bytes).await?;
         Ok(PendingSeal(answer))
     }
-
-    /// Records that a batch was delivered. Rides with the next commit, after a second at the latest.
-    ///
-    /// # Errors
-    /// When the journal is closed.
-    pub async fn ack(&self, batch: BatchNumber) -> Result<(), JournalError> {
-        let (lane, session) = (self.number, self.session);
-        self.writer.send(Operation::Ack(AckOperation { lane, session, batch }), 0).await
-    }
 }
 
 impl Writer {
@@ -337,7 +307,11 @@ impl Writer {
             name: lane.name.clone(),
             sealed_seq: lane.sealed_seq,
             next_batch: lane.next_batch,
-            unacked: stored_batches(transaction, number).map_err(failed)?,
+            unacked: stored_batches(transaction, number)
+                .map_err(failed)?
+                .into_iter()
+                .map(|(batch, _)| batch)
+                .collect(),
             plugin_state: plugin_state(transaction, number).map_err(failed)?,
             sink_note: super::notes::note(transaction, number).map_err(failed)?,
         })
@@ -462,20 +436,31 @@ impl Writer {
             Ok(misfit) => misfit,
             Err(error) => return group.answer_with(reply, Err(error)),
         };
-        if let Some(error) = misfit {
+        let refused = match misfit {
+            Some(error) => Some(error),
+            None => {
+                let name = &self.state.lanes[&number].name;
+                let identity = seal.batch.identity(name);
+                let letters = seal.letters.iter().map(|letter| letter.stored_bytes(&identity));
+                self.make_letters_fit(transaction, letters.sum(), seal.letters.len())?
+            }
+        };
+        if let Some(error) = refused {
             // Whoever asked may have given up waiting.
             drop(reply.send(Err(error)));
             return Ok(());
         }
         group.answer(reply, ());
         let Seal { batch, dropped, not_taken, dead_lettered: dead, letters, state } = seal;
-        let identity = |lane: &LaneRow| format!("{}/{}/b{}", lane.name, batch.epoch, batch.number);
+        let identity = |lane: &LaneRow| batch.identity(&lane.name);
         let batch_identity = self.state.lanes.get(&number).map(identity).unwrap_or_default();
         let source = self.source_of(number);
         let taken = batch.last_seq.0 + 1 - batch.first_seq.0;
         assert!(dropped + dead + not_taken <= taken, "a record has one outcome");
-        for letter in letters {
-            self.write_letter(transaction, number, &source, &batch_identity, &batch, letter)?;
+        for letter in &letters {
+            let row =
+                LetterRow::of_stage(letter, &source, number, &batch_identity, batch.sealed_at);
+            self.write_letter(transaction, &row)?;
         }
         for change in state {
             self.change_state(transaction, number, &change)?;
@@ -491,13 +476,7 @@ impl Writer {
         lane.totals.not_taken += not_taken;
         lane.totals.dead_lettered += dead;
         if batch.records > 0 {
-            lane.unacked.push_back(UnackedState {
-                number: batch.number,
-                first_seq: batch.first_seq,
-                inputs,
-                records: batch.records,
-                parts: batch.parts,
-            });
+            lane.unacked.push_back(batch.unacked(inputs));
         }
         self.write_lane(transaction, number)
     }
@@ -543,28 +522,6 @@ impl Writer {
         Ok(Some(JournalError::Misfit { lane, batch, why }))
     }
 
-    pub(super) fn ack(
-        &mut self,
-        transaction: &Connection,
-        operation: AckOperation,
-    ) -> Result<(), JournalError> {
-        let AckOperation { lane: number, batch, .. } = operation;
-        let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
-        let Some(front) = lane.unacked.pop_front_if(|front| front.number == batch) else {
-            tracing::error!(lane = %lane.name, batch = batch.0, "Ack of a batch that is not the oldest, not taken");
-            return Ok(());
-        };
-        lane.totals.delivered += front.inputs;
-        lane.totals.outputs_delivered += front.records;
-        let keys = [part_key(number, batch, 0), part_key(number, batch, BATCH_PARTS_MAX - 1)];
-        let delete = "DELETE FROM batch_parts WHERE key BETWEEN ?1 AND ?2";
-        self.execute(transaction, "deleting parts", delete, keys)?;
-        let delete = "DELETE FROM batches WHERE lane = ?1 AND number = ?2";
-        let parameters = params![number.0, batch.0.cast_signed()];
-        self.execute(transaction, "deleting a batch", delete, parameters)?;
-        self.write_lane(transaction, number)
-    }
-
     /// Writes cursors and totals, and works out which chunks may go.
     pub(super) fn write_lane(
         &mut self,
@@ -595,71 +552,9 @@ impl Writer {
         Ok(())
     }
 
-    fn source_of(&self, lane: LaneNumber) -> String {
+    pub(super) fn source_of(&self, lane: LaneNumber) -> String {
         let stream = self.state.lanes.get(&lane).and_then(|l| self.state.streams.get(&l.stream));
         stream.map(|stream| stream.source.to_string()).unwrap_or_default()
-    }
-
-    fn insert_batch(
-        &self,
-        transaction: &Connection,
-        lane: LaneNumber,
-        batch: &StoredBatch,
-        inputs: u64,
-    ) -> Result<(), JournalError> {
-        let insert =
-            "INSERT INTO batches (lane, number, epoch, first_seq, last_seq, sealed_at, inputs,
-            records, parts, sha256, fixed) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
-        let parameters = params![
-            lane.0,
-            batch.number.0.cast_signed(),
-            batch.epoch.to_string(),
-            batch.first_seq.0.cast_signed(),
-            batch.last_seq.0.cast_signed(),
-            batch.sealed_at.0,
-            inputs.cast_signed(),
-            batch.records.cast_signed(),
-            batch.parts.cast_signed(),
-            batch.sha256,
-            batch.fixed,
-        ];
-        self.execute(transaction, "sealing", insert, parameters)?;
-        Ok(())
-    }
-
-    fn write_letter(
-        &self,
-        transaction: &Connection,
-        lane: LaneNumber,
-        source: &str,
-        batch_identity: &str,
-        batch: &StoredBatch,
-        letter: StageLetter,
-    ) -> Result<(), JournalError> {
-        let insert =
-            "INSERT INTO dead_letters (stage, source, lane, batch, record, seq, plugin_sha256,
-            class, reason, attempts, first_at, last_at, time, subject, headers, payload, size_bytes)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 1, ?10, ?10, ?11, ?12, ?13, ?14, ?15)";
-        let size = letter.payload.len() as u64;
-        let parameters = params![
-            letter.stage,
-            source,
-            lane.0,
-            batch_identity,
-            letter.record,
-            letter.seq.0.cast_signed(),
-            letter.plugin_sha256,
-            letter.class,
-            letter.reason,
-            batch.sealed_at.0,
-            letter.time.0,
-            letter.subject,
-            letter.headers,
-            letter.payload,
-            size.cast_signed(),
-        ];
-        self.execute(transaction, "keeping a dead letter", insert, parameters)?;
-        Ok(())
     }
 
     fn change_state(
@@ -685,36 +580,6 @@ impl Writer {
         };
         Ok(())
     }
-}
-
-pub(super) fn stored_batches(
-    transaction: &Connection,
-    lane: LaneNumber,
-) -> rusqlite::Result<Vec<StoredBatch>> {
-    let mut statement = transaction.prepare_cached(
-        "SELECT number, epoch, first_seq, last_seq, sealed_at, records, parts, sha256, fixed
-         FROM batches WHERE lane = ?1 ORDER BY number",
-    )?;
-    statement
-        .query_map([lane.0], |row| {
-            let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
-            let epoch: String = row.get(1)?;
-            Ok(StoredBatch {
-                number: BatchNumber(count(0)?),
-                epoch: epoch.parse().map_err(|error| {
-                    let kind = rusqlite::types::Type::Text;
-                    rusqlite::Error::FromSqlConversionFailure(1, kind, Box::new(error))
-                })?,
-                first_seq: Seq(count(2)?),
-                last_seq: Seq(count(3)?),
-                sealed_at: Timestamp(row.get(4)?),
-                records: count(5)?,
-                parts: count(6)?,
-                sha256: row.get(7)?,
-                fixed: row.get(8)?,
-            })
-        })?
-        .collect()
 }
 
 fn plugin_state(transaction: &Connection, lane: LaneNumber) -> rusqlite::Result<PluginState> {

@@ -7,7 +7,9 @@
 //! 3. A source's positions become durable with the records that moved them, in the same row under the same checksum.
 //! 4. A batch is sealed as a whole: output, plugin state, dead letters and cursor in one transaction, or nothing of it.
 //! 5. A chunk is deleted when every lane has passed it, a batch when it is acked; never earlier.
-//! 6. Nothing of a failed transaction is believed, and nothing queued behind it in the same session is taken. After an I/O
+//! 6. A cut of a batch is durable before a half is sent, and the end of a batch and its dead letters are one transaction
+//!    (`outcome.rs`). A dead letter that has no room in their store keeps what it belongs to from happening (`letters.rs`).
+//! 7. Nothing of a failed transaction is believed, and nothing queued behind it in the same session is taken. After an I/O
 //!    error the files are opened anew from the last good commit; a second one in a row holds the journal (`reopen.rs`).
 //!
 //! # Tables
@@ -53,6 +55,7 @@
 mod appender;
 mod apply;
 mod ballast;
+mod batches;
 mod budget;
 mod checkpoint;
 mod chunk;
@@ -63,9 +66,12 @@ mod gaps;
 mod high_water;
 pub mod inspect;
 mod lanes;
+mod letters;
 mod losses;
+mod mailbox;
 mod notes;
 mod open;
+mod outcome;
 mod page_scan;
 mod quota;
 mod reader;
@@ -89,12 +95,16 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
 pub use appender::{Append, Appender, Pending, Position, SourceLetter};
+pub use batches::{LetterClass, Shown, StoredBatch, Variant};
 pub use error::{AppendError, ChunkError, Disposition, JournalError};
 pub use lanes::{
     LaneJournal, LaneSpec, OpenedLane, PartEncoder, PartPlace, PendingSeal, PluginState, Seal,
-    StageLetter, StateChange, StoredBatch,
+    StageLetter, StateChange,
 };
+pub use letters::{LettersRoom, LettersSnapshot};
+pub use mailbox::{Letter, LettersFilter};
 pub use open::StartCase;
+pub use outcome::{BatchKey, Halves, SinkLetter, SinkLetters};
 pub use quota::{FullState, Pace, QuotaSnapshot};
 pub use reader::cut;
 pub use salvage::{LaneRange, LostRange, SalvageReport, salvage_stopped};
@@ -107,9 +117,8 @@ use crate::error_chain::Chain;
 use crate::record::id::{AgentId, Epoch, SourceId};
 use chunk::Encoder;
 use config::JournalConfig;
-use gaps::Damage;
 use high_water::{HighWater, Marks};
-use reader::{HotTail, Readers};
+use reader::Readers;
 use state::State;
 use writer::{Operation, Published, Writer, WriterHandle};
 
@@ -177,16 +186,7 @@ impl Journal {
         } else {
             opened.case
         };
-        let published = Arc::new(Published {
-            hot: HotTail::default(),
-            heads: Mutex::default(),
-            snapshot: watch::channel(Arc::default()).0,
-            admission: watch::channel(quota::Admission::default()).0,
-            pace: watch::channel(Pace::default()).0,
-            floors: Mutex::default(),
-            closing: std::sync::atomic::AtomicBool::new(false),
-            damage: Damage::in_directory(directory),
-        });
+        let published = Arc::new(Published::new(directory));
         let boot = open::boot_id();
         let readers = Arc::new(Readers::new(path.clone(), Arc::clone(&published)));
         let writer = Writer {
@@ -207,11 +207,17 @@ impl Journal {
             last_housekeeping: None,
             dirty: true,
             quota: opened.quota,
+            letters: letters::LettersQuota {
+                bytes_max: config.letters_bytes_max().0,
+                on_full: config.letters.on_full,
+                ..Default::default()
+            },
             readers: Arc::clone(&readers),
             _lock: lock,
         };
         published.snapshot.send_replace(Arc::new(writer.snapshot()));
         writer.publish_room();
+        writer.publish_letters();
         let (handle, queue) = writer::queue();
         let thread = std::thread::Builder::new()
             .name("journal".to_owned())
@@ -291,8 +297,24 @@ impl Journal {
             boot: self.boot,
             name: opened.name.clone(),
             pace: self.published.pace.subscribe(),
+            letters_room: self.published.letters.subscribe(),
         };
         Ok((journal, opened))
+    }
+
+    /// How full the store of dead letters is, now and later.
+    #[must_use]
+    pub fn letters_room(&self) -> watch::Receiver<LettersRoom> {
+        self.published.letters.subscribe()
+    }
+
+    /// Deletes dead letters by their ids, durably, and gives how many there were. Those that are being replayed stay. What
+    /// waits for room in their store goes on.
+    ///
+    /// # Errors
+    /// When the journal cannot commit or is closed.
+    pub async fn discard_letters(&self, ids: Vec<i64>) -> Result<u64, JournalError> {
+        self.writer.ask(|reply| Operation::DiscardLetters { ids, reply }).await
     }
 
     /// The digest of a file that our own compiler made, if it made one under this key. Blocks.

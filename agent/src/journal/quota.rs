@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
+use super::appender::SourceLetter;
 use super::ballast::Ballast;
 use super::budget::{Budget, Room, Usage, measure, row_bytes, small_bytes};
 use super::checkpoint::{Checkpointer, holders, listed};
@@ -123,6 +124,9 @@ pub(super) struct GivenUp {
     pub(super) moved: Vec<(LaneNumber, Seq)>,
     pub(super) full: u64,
     pub(super) aged: u64,
+    /// Dead letters that made room, and that were discarded.
+    pub(super) letters: u64,
+    pub(super) discarded: u64,
 }
 
 /// Everything that the writer knows about room.
@@ -145,6 +149,8 @@ pub(super) struct Quota {
     pub(super) parts_left: u64,
     /// There may be room for those that wait.
     pub(super) look_again: bool,
+    /// The first that waits brings a dead letter that has no room.
+    pub(super) letters_block: bool,
     pub(super) last_look: Option<Monotonic>,
     pub(super) last_expiry: Option<Monotonic>,
     /// Something is over `max_age`, and goes with the next transaction.
@@ -182,6 +188,7 @@ impl Quota {
             pages_max: u64::MAX,
             parts_left: u64::MAX,
             look_again: false,
+            letters_block: false,
             last_look: None,
             last_expiry: None,
             expires: false,
@@ -220,10 +227,11 @@ impl Quota {
             || self.full.is_some() && room.volume < room.quota.min(self.budget.resume_at())
     }
 
-    fn admission(&self) -> Admission {
-        let full = self.full.as_ref().map(|full| Arc::from(full.reason.as_str()));
+    /// `letters`: why dead letters have no room, if they have none.
+    fn admission(&self, letters: Option<Arc<str>>) -> Admission {
+        let full: Option<Arc<str>> = self.full.as_ref().map(|full| Arc::from(full.reason.as_str()));
         let refuses = full.is_some() && self.on_full == OnFull::Reject;
-        Admission { full, refuses }
+        Admission { full: full.or(letters.filter(|_| self.letters_block)), refuses }
     }
 
     pub(super) fn pace(&self, lanes: usize) -> Pace {
@@ -270,8 +278,13 @@ struct Gate {
 fn append_bytes(append: &AppendOperation) -> u64 {
     let positions = append.append.positions.iter();
     let positions = positions.map(|p| p.key.len() + p.value.as_ref().map_or(0, Vec::len));
-    let letters = append.append.letters.iter().map(|letter| letter.payload.len());
-    row_bytes(append.append.frames.len() + positions.sum::<usize>() + letters.sum::<usize>())
+    let letters = usize::try_from(letters_bytes(append)).unwrap_or(usize::MAX / 2);
+    row_bytes(append.append.frames.len() + positions.sum::<usize>() + letters)
+}
+
+/// What the dead letters of one append take of their store.
+fn letters_bytes(append: &AppendOperation) -> u64 {
+    append.append.letters.iter().map(SourceLetter::stored_bytes).sum()
 }
 
 impl Writer {
@@ -285,6 +298,7 @@ impl Writer {
         self.bound_pages(transaction)?;
         let parts = operations.iter().map(|operation| match operation {
             Operation::Part(part) => row_bytes(part.row.len()),
+            Operation::Ack(ack) => ack.letters_bytes(),
             _ => 0,
         });
         let parts = parts.sum();
@@ -293,6 +307,7 @@ impl Writer {
         }
         self.quota.parts_left = self.quota.parts_room();
         self.quota.look_again = false;
+        self.letters.admitted = 0;
         let mut gate = Gate { left: self.quota.room().left(), taken: 0, closed: false };
         let asked = std::mem::take(operations);
         // Those that waited come first; then everything in its order, so that a seal finds the append in front of it.
@@ -361,6 +376,10 @@ impl Writer {
                 gate.closed = true;
                 continue;
             }
+            if !ended && !never && !self.admit_letters(transaction)? {
+                gate.closed = self.quota.on_full != OnFull::Reject;
+                continue;
+            }
             let Some(append) = self.quota.waiting.pop_front() else { break };
             if never && !ended {
                 self.refuse_append(append, needed);
@@ -374,6 +393,29 @@ impl Writer {
             operations.push_back(Operation::Append(append));
         }
         Ok(())
+    }
+
+    /// Whether the dead letters of the first that waits have room, by the policy of their store. One that has none is refused
+    /// here or stays in front.
+    fn admit_letters(&mut self, transaction: &Connection) -> Result<bool, JournalError> {
+        let Some(first) = self.quota.waiting.front() else { return Ok(true) };
+        let (bytes, count) = (letters_bytes(first), first.append.letters.len());
+        let Some(_full) = self.make_letters_fit(transaction, bytes, count)? else {
+            // Written only later in this transaction.
+            self.letters.admitted += bytes;
+            if std::mem::take(&mut self.quota.letters_block) {
+                self.publish_room();
+            }
+            return Ok(true);
+        };
+        if self.quota.on_full == OnFull::Reject {
+            if let Some(append) = self.quota.waiting.pop_front() {
+                self.refuse_append(append, bytes);
+            }
+        } else if !std::mem::replace(&mut self.quota.letters_block, true) {
+            self.publish_room();
+        }
+        Ok(false)
     }
 
     /// What `on_full` says about the first that waits, which has no room.
@@ -407,7 +449,8 @@ impl Writer {
     /// Refuses one append; nothing that was submitted after it may become durable without it.
     fn refuse_append(&mut self, append: AppendOperation, needed: u64) {
         self.quota.refused += 1;
-        let why = match &self.quota.full {
+        let letters = self.letters.full.as_ref().filter(|_| !append.append.letters.is_empty());
+        let why = match self.quota.full.as_ref().or(letters) {
             Some(full) if needed <= self.quota.budget.appends_max(0) => full.reason.clone(),
             _ => format!(
                 "it may need {} and max_bytes leaves {} for records",
@@ -564,7 +607,10 @@ impl Writer {
 
     /// Tells what a committed transaction has given up.
     pub(super) fn tell_given_up(&mut self) {
-        let GivenUp { moved, full, aged } = std::mem::take(&mut self.quota.giving_up);
+        let given_up = std::mem::take(&mut self.quota.giving_up);
+        let GivenUp { moved, full, aged, letters, discarded } = given_up;
+        self.letters.dropped += letters;
+        self.letters.discarded += discarded;
         self.quota.dropped_full += full;
         self.quota.dropped_aged += aged;
         for (lane, seq) in moved {
@@ -574,7 +620,8 @@ impl Writer {
 
     pub(super) fn publish_room(&self) {
         let lanes = self.state.lanes.values().filter(|lane| !lane.dropped).count();
-        self.published.admission.send_replace(self.quota.admission());
+        let admission = self.quota.admission(self.letters_in_the_way());
+        self.published.admission.send_replace(admission);
         self.published.pace.send_replace(self.quota.pace(lanes));
     }
 

@@ -8,9 +8,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use rusqlite::Connection;
 
+use super::batches::{StoredBatch, Variant};
 use super::chunk::{Decoder, Kind};
 use super::error::{JournalError, gap};
-use super::lanes::{LaneJournal, StoredBatch};
+use super::lanes::LaneJournal;
 use super::open::connect_reader;
 use super::state::{chunk_key, part_key};
 use super::writer::Published;
@@ -292,7 +293,8 @@ impl LaneJournal {
             Box::new(RangeReader { lane: self.clone(), next, last, blocks: VecDeque::new() })
         } else {
             let (number, parts) = (batch.number, batch.parts);
-            Box::new(PartsReader { lane: self.clone(), batch: number, parts, next: 0 })
+            let window = Window::of(batch);
+            Box::new(PartsReader { lane: self.clone(), batch: number, parts, next: 0, window })
         }
     }
 }
@@ -331,24 +333,70 @@ pub fn cut(mut block: FrameBlock, first: Seq, last: Seq) -> FrameBlock {
     block
 }
 
+/// Which records of the output that the parts of a batch hold are meant: all of them, or those of a half.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    /// The number of the next record that is read.
+    at: u64,
+    from: u64,
+    to: u64,
+}
+
+impl Window {
+    pub(super) fn of(batch: &StoredBatch) -> Self {
+        let Variant { suffix, first_record, .. } = &batch.variant;
+        Self::new(!suffix.is_empty(), *first_record, batch.records)
+    }
+
+    /// Of a half, so many from this record on.
+    pub(super) fn new(is_half: bool, from: u64, records: u64) -> Self {
+        if is_half {
+            Self { at: 0, from, to: from.saturating_add(records) }
+        } else {
+            Self { at: 0, from: 0, to: u64::MAX }
+        }
+    }
+
+    /// Whether everything was read that is meant.
+    pub(super) fn is_past(&self) -> bool {
+        self.at >= self.to
+    }
+
+    /// Leaves of the next block what is meant; `None` when that is nothing.
+    pub(super) fn trim(&mut self, mut block: FrameBlock) -> Option<FrameBlock> {
+        let (begin, end) = (self.at, self.at + u64::from(block.take));
+        self.at = end;
+        let (from, to) = (self.from.clamp(begin, end), self.to.clamp(begin, end));
+        if from == to {
+            return None;
+        }
+        block.skip += u32::try_from(from - begin).expect("less than the block holds");
+        block.take = u32::try_from(to - from).expect("no more than the block holds");
+        Some(block)
+    }
+}
+
 /// Reads the stored parts of a batch.
 struct PartsReader {
     lane: LaneJournal,
     batch: BatchNumber,
     parts: u64,
     next: u64,
+    window: Window,
 }
 
 impl BlockReader for PartsReader {
     fn next_block(&mut self) -> Result<Option<FrameBlock>, ReadError> {
-        if self.next == self.parts {
-            return Ok(None);
+        while self.next < self.parts && !self.window.is_past() {
+            let readers = &self.lane.readers;
+            let block = readers.part(self.lane.number, self.batch, self.next);
+            let block = block.inspect_err(|error| readers.note(error))?;
+            self.next += 1;
+            if let Some(block) = self.window.trim(block) {
+                return Ok(Some(block));
+            }
         }
-        let readers = &self.lane.readers;
-        let block = readers.part(self.lane.number, self.batch, self.next);
-        let block = block.inspect_err(|error| readers.note(error))?;
-        self.next += 1;
-        Ok(Some(block))
+        Ok(None)
     }
 }
 
@@ -372,6 +420,23 @@ impl Readers {
                 .connection
                 .query_row(query, keys, |row| row.get(0))
                 .map_err(|error| JournalError::sqlite(&self.path, "reading", error))
+        })
+    }
+
+    /// A few rows of a small table.
+    pub(super) fn query_rows<T>(
+        &self,
+        query: &str,
+        parameters: &[&dyn rusqlite::ToSql],
+        mut of_row: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, JournalError> {
+        self.with(|reader| {
+            let mut read = || {
+                let mut statement = reader.connection.prepare_cached(query)?;
+                let rows = statement.query_map(parameters, &mut of_row)?;
+                rows.collect::<rusqlite::Result<Vec<_>>>()
+            };
+            read().map_err(|error| JournalError::sqlite(&self.path, "reading", error))
         })
     }
 

@@ -122,6 +122,24 @@ const MIGRATIONS: &[&str] = &[
     "
     -- what a lane's sink keeps over restarts
     CREATE TABLE sink_notes (lane INTEGER PRIMARY KEY, note TEXT NOT NULL);
+    -- a half: where it begins among the output records of its parts
+    ALTER TABLE batches ADD COLUMN first_record INTEGER NOT NULL DEFAULT 0;
+    -- seqs, LEB128 each: inputs of its records that were counted as dead-lettered before
+    ALTER TABLE batches ADD COLUMN counted BLOB NOT NULL DEFAULT x'';
+    -- cut because the retry budget was spent
+    ALTER TABLE batches ADD COLUMN spent INTEGER NOT NULL DEFAULT 0;
+    -- the class as which its records go to the dead letters without being sent again
+    ALTER TABLE batches ADD COLUMN verdict TEXT NOT NULL DEFAULT '';
+    -- EPOCH/bNUMBER and a suffix, where it goes out under another identity than its own
+    ALTER TABLE batches ADD COLUMN shown TEXT NOT NULL DEFAULT '';
+    -- made of dead letters
+    ALTER TABLE batches ADD COLUMN replay INTEGER NOT NULL DEFAULT 0;
+
+    -- records of its batch, when all of them were given up together and nothing of it was delivered
+    ALTER TABLE dead_letters ADD COLUMN whole INTEGER NOT NULL DEFAULT 0;
+    -- the batch that it was replayed in
+    ALTER TABLE dead_letters ADD COLUMN replay INTEGER;
+    CREATE INDEX dead_letters_by_input ON dead_letters (lane, seq);
     ",
 ];
 

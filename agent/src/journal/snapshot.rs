@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use super::letters::LettersSnapshot;
 use super::open::wal_path;
 use super::quota::QuotaSnapshot;
 use super::state::LaneTotals;
@@ -58,6 +59,8 @@ pub struct Snapshot {
     pub wal_bytes: u64,
     /// How full it is.
     pub quota: QuotaSnapshot,
+    /// The store of dead letters.
+    pub letters: LettersSnapshot,
 }
 
 impl Writer {
@@ -98,6 +101,7 @@ impl Writer {
             database_bytes: file_bytes(&self.path),
             wal_bytes: file_bytes(&wal_path(&self.path)),
             quota: self.quota.snapshot(&*self.clock),
+            letters: self.letters_snapshot(),
         }
     }
 }

@@ -6,10 +6,12 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, OptionalExtension as _};
 
+use super::batches::stored_batches;
 use super::chunk;
 use super::error::{JournalError, gap};
+use super::letters::LettersState;
 use crate::limits::POSITIONS_CHECKPOINT_CHUNKS;
 use crate::record::id::{
     BatchNumber, LaneName, LaneNumber, PipelineId, Seq, SinkId, SourceId, StreamNumber,
@@ -63,14 +65,19 @@ pub(super) struct StreamState {
 }
 
 /// A batch that is sealed and not acked, as far as cursors go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnackedState {
     pub(super) number: BatchNumber,
+    pub(super) suffix: String,
     pub(super) first_seq: Seq,
-    /// Input records that become delivered with the ack.
+    pub(super) last_seq: Seq,
+    /// Input records that become delivered with the ack: of halves that share one, the last one counts it.
     pub(super) inputs: u64,
     pub(super) records: u64,
     pub(super) parts: u64,
+    /// Inputs of its records that were counted as dead-lettered before.
+    pub(super) counted: Vec<Seq>,
+    pub(super) replay: bool,
 }
 
 /// Totals of a lane since it was made. Inputs, but for `outputs_delivered`.
@@ -107,7 +114,8 @@ pub(super) struct LaneRow {
 impl LaneRow {
     /// The last seq in front of the oldest batch that waits for its ack.
     pub(super) fn acked(&self) -> Seq {
-        self.unacked.front().map_or(self.sealed_seq, |batch| batch.first_seq.before())
+        let front = self.unacked.iter().find(|batch| !batch.replay);
+        front.map_or(self.sealed_seq, |batch| batch.first_seq.before())
     }
 
     /// Chunks up to this seq are not needed by the lane: what it sealed is stored, unless the range itself is the content.
@@ -121,13 +129,19 @@ impl LaneRow {
 pub(super) struct State {
     pub(super) streams: HashMap<StreamNumber, StreamState>,
     pub(super) lanes: HashMap<LaneNumber, LaneRow>,
+    /// What all dead letters take.
+    pub(super) letters: LettersState,
 }
 
 impl State {
     /// Reads everything from the tables and, for what is newer than their checkpoints, from the chunks.
     pub(super) fn load(connection: &Connection, path: &Path) -> Result<Self, JournalError> {
-        let mut state =
-            Self { streams: streams(connection, path)?, lanes: lanes(connection, path)? };
+        let mut state = Self {
+            streams: streams(connection, path)?,
+            lanes: lanes(connection, path)?,
+            letters: LettersState::load(connection)
+                .map_err(|source| JournalError::sqlite(path, "counting dead letters", source))?,
+        };
         let numbers: Vec<_> = state.streams.keys().copied().collect();
         for number in numbers {
             state.update_released(number);
@@ -295,21 +309,8 @@ fn lane_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<LaneRow>> {
 }
 
 fn unacked(connection: &Connection, lane: LaneNumber) -> rusqlite::Result<VecDeque<UnackedState>> {
-    let mut statement = connection.prepare_cached(
-        "SELECT number, first_seq, inputs, records, parts FROM batches WHERE lane = ?1 ORDER BY number",
-    )?;
-    statement
-        .query_map(params![lane.0], |row| {
-            let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
-            Ok(UnackedState {
-                number: BatchNumber(count(0)?),
-                first_seq: Seq(count(1)?),
-                inputs: count(2)?,
-                records: count(3)?,
-                parts: count(4)?,
-            })
-        })?
-        .collect()
+    let batches = stored_batches(connection, lane)?;
+    Ok(batches.into_iter().map(|(batch, inputs)| batch.unacked(inputs)).collect())
 }
 
 /// Whether the table `meta` or any other single value is there: one row, one column.

@@ -5,8 +5,10 @@ mod faults;
 mod foreign;
 mod full;
 mod images;
+mod letters;
 mod model;
 mod property;
+mod upgrade;
 pub(super) mod vfs;
 
 use std::path::Path;
@@ -81,6 +83,7 @@ fn range_batch(opened: &OpenedLane, first: u64, last: u64) -> Seal {
             parts: 0,
             sha256: [1; 32],
             fixed: "{}".to_owned(),
+            variant: Variant::default(),
         },
         dropped: 0,
         not_taken: 0,
@@ -198,7 +201,7 @@ async fn a_sealed_batch_waits_for_its_ack_over_a_restart_and_goes_with_it() {
     let block = reader.next_block().unwrap().unwrap();
     assert_eq!(payloads(&[block]).len(), 3);
     assert!(reader.next_block().unwrap().is_none());
-    lane.ack(sealed.number).await.unwrap();
+    lane.ack(&sealed).await.unwrap();
     journal.close().await.unwrap();
 
     let (journal, _) = open(dir.path());

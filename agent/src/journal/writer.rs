@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,9 +24,11 @@ use super::chunk::Encoder;
 use super::error::JournalError;
 use super::gaps::{Damage, LoseOperation};
 use super::high_water::HighWater;
-use super::lanes::{AckOperation, LaneSpec, OpenedLane, PartOperation, SealOperation};
+use super::lanes::{LaneSpec, OpenedLane, PartOperation, SealOperation};
+use super::letters::{LettersQuota, LettersRoom};
 use super::notes::NoteOperation;
 use super::open::DirectoryLock;
+use super::outcome::{AckOperation, CutOperation, RenameOperation};
 use super::quota::{Admission, GivenUp, Pace, Quota};
 use super::reader::{HotTail, Readers};
 use super::reopen::Trouble;
@@ -76,7 +78,10 @@ pub(super) enum Operation {
     Part(PartOperation),
     DiscardParts { lane: LaneNumber, session: u64 },
     Seal(Box<SealOperation>),
-    Ack(AckOperation),
+    Ack(Box<AckOperation>),
+    Cut(Box<CutOperation>),
+    Rename(Box<RenameOperation>),
+    DiscardLetters { ids: Vec<i64>, reply: Reply<u64> },
     Lose(LoseOperation),
     Note(NoteOperation),
     PutCompiled { key: String, sha256: [u8; 32], reply: Reply<()> },
@@ -87,7 +92,7 @@ impl Operation {
     /// Whether it may wait for a transaction that something else needs.
     fn can_wait(&self) -> bool {
         match self {
-            Self::Ack(_) => true,
+            Self::Ack(ack) => ack.can_wait(),
             Self::Note(note) => note.reply.is_none(),
             _ => false,
         }
@@ -110,6 +115,7 @@ pub(super) struct Published {
     pub(super) snapshot: watch::Sender<Arc<Snapshot>>,
     pub(super) admission: watch::Sender<Admission>,
     pub(super) pace: watch::Sender<Pace>,
+    pub(super) letters: watch::Sender<LettersRoom>,
     pub(super) floors: std::sync::Mutex<HashMap<LaneNumber, Seq>>,
     pub(super) closing: std::sync::atomic::AtomicBool,
     pub(super) damage: Damage,
@@ -122,6 +128,20 @@ impl fmt::Debug for Published {
 }
 
 impl Published {
+    pub(super) fn new(directory: &Path) -> Self {
+        Self {
+            hot: HotTail::default(),
+            heads: std::sync::Mutex::default(),
+            snapshot: watch::channel(Arc::default()).0,
+            admission: watch::channel(Admission::default()).0,
+            pace: watch::channel(Pace::default()).0,
+            letters: watch::channel(LettersRoom::default()).0,
+            floors: std::sync::Mutex::default(),
+            closing: std::sync::atomic::AtomicBool::new(false),
+            damage: Damage::in_directory(directory),
+        }
+    }
+
     /// The head of a stream, now and later.
     pub(super) fn head(&self, stream: StreamNumber) -> watch::Receiver<Head> {
         let mut heads = self.heads.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -239,6 +259,7 @@ pub(super) struct Writer {
     pub(super) last_housekeeping: Option<Monotonic>,
     pub(super) dirty: bool,
     pub(super) quota: Quota,
+    pub(super) letters: LettersQuota,
     pub(super) readers: Arc<Readers>,
     /// Nobody else opens the directory before this thread has closed the database.
     pub(super) _lock: DirectoryLock,
@@ -345,6 +366,7 @@ impl Writer {
             Ok(()) => {
                 self.commits += 1;
                 self.tell_given_up();
+                self.publish_letters();
                 self.dirty = true;
                 self.trouble.is_over();
                 for (stream, block) in group.committed_chunks() {
@@ -452,6 +474,8 @@ pub(super) fn session_of(operation: &Operation) -> Option<Session> {
         Operation::DiscardParts { lane, .. } => Some(Session::Lane(*lane)),
         Operation::Seal(seal) => Some(Session::Lane(seal.lane)),
         Operation::Ack(ack) => Some(Session::Lane(ack.lane)),
+        Operation::Cut(cut) => Some(Session::Lane(cut.lane)),
+        Operation::Rename(rename) => Some(Session::Lane(rename.lane)),
         Operation::Lose(lose) => Some(Session::Lane(lose.lane)),
         Operation::Note(note) => Some(Session::Lane(note.lane)),
         _ => None,

@@ -28,6 +28,11 @@ impl Ahead {
         });
     }
 
+    /// A batch has become two.
+    pub(super) fn cut(&self) {
+        self.0.send_modify(|count| count.batches += 1);
+    }
+
     pub(super) fn acked(&self, bytes: u64) {
         self.0.send_modify(|count| {
             count.batches -= 1;

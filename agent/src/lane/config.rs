@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::record::id::{PipelineId, SinkId, SourceId, TransformId};
 use crate::record::subject::{PatternError, SubjectPattern};
@@ -15,6 +16,45 @@ pub enum Start {
     Earliest,
     /// Behind the newest one.
     Now,
+}
+
+/// `[dead_letters] storm`: when a lane holds instead of writing dead letters, because so many at once are an outage in disguise.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StormConfig {
+    /// `share`: what of the recent records may become dead letters at delivery; default 0.2, 0 to 1. With 1 a lane never holds.
+    pub share: f64,
+    /// `window`: which records are recent; default `"1m"`, 1 s to 24 h.
+    pub window: Duration,
+    /// `records_min`: the last so many records are always recent, and fewer count as so many; default 100, 1 to 1 000 000.
+    pub records_min: u32,
+}
+
+impl Default for StormConfig {
+    fn default() -> Self {
+        Self { share: 0.2, window: Duration::from_secs(60), records_min: 100 }
+    }
+}
+
+impl StormConfig {
+    /// Reads `dead_letters.storm`.
+    #[must_use]
+    pub fn read(table: &Table<'_>) -> Self {
+        let default = Self::default();
+        Self {
+            share: table
+                .number("share", "More than this share of recent records: the lane holds instead.")
+                .within(0.0..=1.0)
+                .or(default.share),
+            window: table
+                .duration("window", "Which records are recent.")
+                .within(Duration::from_secs(1)..=Duration::from_hours(24))
+                .or(default.window),
+            records_min: table
+                .integer("records_min", "The last so many records are always recent.")
+                .within(1..=1_000_000)
+                .or(default.records_min),
+        }
+    }
 }
 
 /// Settings of one pipeline.

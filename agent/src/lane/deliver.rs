@@ -1,87 +1,470 @@
-//! Sends what was sealed, one batch after the other: attempt, class, wait, until the destination has it.
+//! Sends what was sealed, one batch after the other: attempt, class, wait, cut or give up, until it has its outcome.
+//!
+//! Each batch goes through steps; what a step finds decides the next one. Nothing is cut or given up before that is durable,
+//! and nothing counts as delivered but through an ack.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::retry::{Decision, decide};
+use tokio::sync::{oneshot, watch};
+
+use super::content::{self, Which};
+use super::control::{Desk, Resolution, ResolveError};
+use super::error::LaneError;
+use super::retry::{Decision, Rules, Trial, decide};
+use super::served::Served;
 use super::status::{LaneState, LaneStatus};
+use super::storm::Breaker;
 use crate::clock::{SharedClock, Timestamp};
 use crate::error_chain::Chain;
-use crate::record::batch::SealedBatch;
-use crate::sinks::config::RetryConfig;
-use crate::sinks::{Class, Delivered, Sink, SinkError, Throttle};
+use crate::journal::{BatchKey, JournalError, LaneJournal, LetterClass, SinkLetters, StoredBatch};
+use crate::limits::LETTERS_ACK_BYTES_MAX;
+use crate::record::batch::{LanePlace, SealedBatch};
+use crate::sinks::{Class, Delivered, Sink, SinkBuilder, SinkError, Throttle};
 use crate::tasks::Shutdown;
 
 /// The delivering half of a lane.
 pub(super) struct Deliverer {
     pub(super) sink: Box<dyn Sink>,
-    pub(super) retry: RetryConfig,
+    pub(super) builder: Arc<dyn SinkBuilder>,
+    pub(super) rules: Rules,
+    pub(super) lane: LaneJournal,
+    pub(super) place: Arc<LanePlace>,
     pub(super) status: Arc<LaneStatus>,
     pub(super) clock: SharedClock,
     /// True while the lane holds: nothing more is sealed then.
-    pub(super) holding: tokio::sync::watch::Sender<bool>,
+    pub(super) holding: watch::Sender<bool>,
+    pub(super) desk: Arc<Desk>,
+    pub(super) pauses: watch::Receiver<bool>,
+    pub(super) breaker: Arc<Mutex<Breaker>>,
+    pub(super) served: Arc<Served>,
+    /// What this lane's session has added to that.
+    pub(super) served_here: u64,
     pub(super) failures: u32,
     pub(super) failing_since: Option<Timestamp>,
+    pub(super) shutdown: Shutdown,
+}
+
+/// What came of a batch.
+#[derive(Debug)]
+pub(super) enum Settled {
+    /// It has its outcome.
+    Done,
+    /// It was cut: these are to be settled, in order.
+    Cut(Box<[StoredBatch; 2]>),
+    /// It is to be given a new number, for which the lane opens itself anew.
+    Renamed,
+    /// The lane was asked to stop; the batch waits.
+    Stopped,
+    /// Nobody will take anything any more; the batch waits.
+    Over,
+}
+
+/// Records that go to the dead letters.
+#[derive(Debug, Clone)]
+struct GivenUp {
+    class: LetterClass,
+    which: Which,
+    /// What was delivered of the same batch.
+    delivered: Option<Delivered>,
+    /// It is decided: no storm keeps it from happening.
+    is_decided: bool,
+}
+
+/// A wait of a lane that holds.
+#[derive(Debug)]
+struct Hold {
+    cause: &'static str,
+    /// What happens if somebody decides for the dead letters.
+    undecided: Option<GivenUp>,
+    /// What is tried again afterwards, instead of sending.
+    retries: Option<GivenUp>,
+}
+
+/// What is done next about a batch.
+#[derive(Debug)]
+enum Step {
+    Send,
+    Wait { pause: Duration, probe: bool, hold: Option<Hold> },
+    GiveUp(GivenUp),
+    End(Settled),
+}
+
+/// What ended a wait.
+enum Woken {
+    Time,
+    Stop,
+    Resolved(Resolution, oneshot::Sender<Result<(), ResolveError>>),
+}
+
+/// A batch that is being settled.
+struct Current<'b> {
+    batch: &'b StoredBatch,
+    sealed: SealedBatch,
+    trial: Trial,
 }
 
 impl Deliverer {
-    /// Delivers one batch, however long it takes. `None` when asked to stop before it was delivered, or when the sink says
-    /// that nobody will take anything any more.
-    pub(super) async fn deliver(
+    /// Sees to it that a batch gets its outcome, however long it takes.
+    ///
+    /// # Errors
+    /// When the journal fails; the lane opens itself anew.
+    pub(super) async fn settle(
         &mut self,
-        batch: &SealedBatch,
-        shutdown: &Shutdown,
-    ) -> Option<Delivered> {
-        let mut attempt = 0;
-        while !shutdown.is_requested() {
-            attempt += 1;
-            let error = match self.attempt(batch, attempt).await {
-                Ok(delivered) => {
-                    self.succeeded(&delivered);
-                    return Some(delivered);
+        batch: &StoredBatch,
+        earlier: bool,
+    ) -> Result<Settled, LaneError> {
+        let mut current = Current {
+            batch,
+            sealed: content::sealed_batch(batch, earlier, &self.lane, &self.place),
+            trial: Trial::new(batch.records, batch.variant.spent, self.clock.now()),
+        };
+        let mut step = match batch.variant.verdict {
+            Some(class) => Step::GiveUp(GivenUp {
+                class,
+                which: Which::All("it was decided before its batch was cut".to_owned()),
+                delivered: None,
+                is_decided: true,
+            }),
+            None => Step::Send,
+        };
+        loop {
+            step = match step {
+                Step::Send => self.send(&mut current).await?,
+                Step::Wait { pause, probe, hold } => {
+                    self.wait(&mut current, pause, probe, hold).await?
                 }
-                Err(error) if error.is_final => {
-                    tracing::info!(reason = %error, "Lane ends, its records stay queued");
-                    return None;
-                }
-                Err(error) => error,
+                Step::GiveUp(given_up) => self.give_up(&current, given_up).await?,
+                Step::End(settled) => return Ok(settled),
             };
-            let mut decision = self.failed(batch, &error);
-            loop {
-                let (Decision::Again(wait) | Decision::Probe(wait) | Decision::Hold(wait)) =
-                    decision;
-                if !shutdown.sleep(wait).await {
-                    return None;
-                }
-                if !matches!(decision, Decision::Probe(_)) {
-                    break;
-                }
-                match self.probe().await {
-                    Ok(()) => break,
-                    Err(error) => decision = self.failed(batch, &error),
-                }
-            }
         }
-        None
     }
 
-    async fn attempt(&mut self, batch: &SealedBatch, attempt: u32) -> Result<Delivered, SinkError> {
-        let timeout = self.retry.attempt_timeout;
+    /// Waits out a pause of the operator's. False when asked to stop meanwhile.
+    pub(super) async fn unpaused(&mut self) -> bool {
+        if self.shutdown.is_requested() {
+            return false;
+        }
+        if !*self.pauses.borrow_and_update() {
+            return true;
+        }
+        let before = self.status.state();
+        let reason = "it is paused; `resume` ends that".to_owned();
+        self.hold("paused", reason, self.clock.now());
+        let mut pauses = self.pauses.clone();
+        let ended = tokio::select! {
+            () = self.shutdown.requested() => false,
+            ended = pauses.wait_for(|paused| !paused) => ended.is_ok(),
+        };
+        let holds = matches!(before, LaneState::Holding { .. });
+        self.status.set(before);
+        self.holding.send_replace(holds);
+        ended
+    }
+
+    /// Waits until the operator pauses or resumes the lane.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again.
+    pub(super) async fn pause_changed(&mut self) {
+        let mut pauses = self.pauses.clone();
+        if pauses.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn send(&mut self, current: &mut Current<'_>) -> Result<Step, LaneError> {
+        if !self.unpaused().await {
+            return Ok(Step::End(Settled::Stopped));
+        }
+        current.trial.begin(self.clock.now());
         let throttle = self.sink.throttle();
-        let delivered = within(timeout, &throttle, self.sink.deliver(batch, attempt)).await?;
-        // The batch stays as it is until its outcome can be recorded record by record.
-        match delivered.refused.first() {
-            None => Ok(delivered),
-            Some(refused) => {
-                Err(SinkError::new(Class::Rejected, refused.reason.clone()).answered())
+        let attempt = self.sink.deliver(&current.sealed, current.trial.attempts);
+        match within(self.rules.retry.attempt_timeout, &throttle, attempt).await {
+            Ok(delivered) if delivered.refused.is_empty() => {
+                self.lane.ack(current.batch).await?;
+                self.breaker().note(self.clock.monotonic(), current.batch.records, 0);
+                self.count_served();
+                self.succeeded(&delivered);
+                Ok(Step::End(Settled::Done))
+            }
+            Ok(mut delivered) => {
+                let refused = std::mem::take(&mut delivered.refused);
+                Ok(Step::GiveUp(GivenUp {
+                    class: LetterClass::Rejected,
+                    which: Which::Named(refused),
+                    delivered: Some(delivered),
+                    is_decided: false,
+                }))
+            }
+            Err(error) if error.is_final => {
+                tracing::info!(reason = %error, "Lane ends, its records stay queued");
+                Ok(Step::End(Settled::Over))
+            }
+            Err(error) => self.failed(current, &error).await,
+        }
+    }
+
+    /// Decides after a failed attempt or probe, and says so.
+    async fn failed(
+        &mut self,
+        current: &mut Current<'_>,
+        error: &SinkError,
+    ) -> Result<Step, LaneError> {
+        self.failures = self.failures.saturating_add(1);
+        let others = self.served.count().saturating_sub(self.served_here);
+        let class = current.trial.class(error, others);
+        self.status.counters.failed(class);
+        current.trial.failed(error, class, self.clock.monotonic());
+        let decision = decide(class, error, &current.trial, self.failures, &self.rules);
+        let reason = Chain(error).to_string();
+        let identity = current.sealed.facts.identity();
+        tracing::debug!(
+            batch = identity, class = class.as_str(), failures = self.failures,
+            error = %Chain(error), ?decision, "Delivery failed"
+        );
+        let since = *self.failing_since.get_or_insert_with(|| self.clock.now());
+        let all = |class| GivenUp {
+            class,
+            which: Which::All(reason.clone()),
+            delivered: None,
+            is_decided: false,
+        };
+        Ok(match decision {
+            Decision::Again(pause) => {
+                let state = LaneState::Retrying { class, reason: reason.clone(), since };
+                if self.status.set(state) {
+                    tracing::warn!(batch = identity, class = class.as_str(), error = %Chain(error), "Delivery failed, the batch stays queued");
+                }
+                self.holding.send_replace(false);
+                Step::Wait { pause, probe: false, hold: None }
+            }
+            Decision::Probe(pause) => {
+                self.hold(class.as_str(), reason.clone(), since);
+                let hold = Hold { cause: class.as_str(), undecided: None, retries: None };
+                Step::Wait { pause, probe: true, hold: Some(hold) }
+            }
+            Decision::Hold(cause, pause) => {
+                self.hold(cause, reason.clone(), since);
+                let class = match class {
+                    Class::Conflict => LetterClass::Conflict,
+                    _ => LetterClass::Exhausted,
+                };
+                let hold = Hold { cause, undecided: Some(all(class)), retries: None };
+                Step::Wait { pause, probe: false, hold: Some(hold) }
+            }
+            Decision::Cut { spent } => {
+                if spent && !current.batch.variant.spent {
+                    self.status.counters.budget_spent();
+                }
+                tracing::warn!(batch = identity, class = class.as_str(), spent, error = %Chain(error), "Batch is cut in half");
+                self.cut(current.batch, spent, None).await?
+            }
+            Decision::GiveUp(class) => Step::GiveUp(all(class)),
+        })
+    }
+
+    /// Holds, and logs it when it did not before.
+    fn hold(&self, cause: &'static str, reason: String, since: Timestamp) {
+        self.holding.send_replace(true);
+        let is_other = self.status.hold_since(cause, reason.clone(), since);
+        if is_other {
+            tracing::warn!(cause, reason, "Lane holds, its records stay queued");
+        }
+    }
+
+    async fn wait(
+        &mut self,
+        current: &mut Current<'_>,
+        pause: Duration,
+        probe: bool,
+        hold: Option<Hold>,
+    ) -> Result<Step, LaneError> {
+        let is_undecided = hold.as_ref().is_some_and(|hold| hold.undecided.is_some());
+        let for_room = hold.as_ref().is_some_and(|hold| hold.cause == "dead_letters");
+        self.desk.set_undecided(is_undecided);
+        let woken = self.woken(pause, is_undecided, for_room).await;
+        self.desk.set_undecided(false);
+        match (woken, hold) {
+            (Woken::Stop, _) => Ok(Step::End(Settled::Stopped)),
+            (Woken::Resolved(resolution, answer), Some(Hold { undecided: Some(given_up), .. })) => {
+                let step = self.resolve(current, resolution, given_up).await;
+                let _unheard = answer.send(Ok(()));
+                step
+            }
+            (_, Some(Hold { retries: Some(given_up), .. })) => Ok(Step::GiveUp(given_up)),
+            _ if probe => {
+                if !self.unpaused().await {
+                    return Ok(Step::End(Settled::Stopped));
+                }
+                let timeout = self.rules.retry.attempt_timeout;
+                match within(timeout, &Throttle::default(), self.sink.probe()).await {
+                    Ok(()) => Ok(Step::Send),
+                    // Only an attempt with the batch can say that of it.
+                    Err(error) if matches!(error.class, Class::Rejected | Class::Conflict) => {
+                        Ok(Step::Send)
+                    }
+                    Err(error) => self.failed(current, &error).await,
+                }
+            }
+            _ => Ok(Step::Send),
+        }
+    }
+
+    async fn woken(&mut self, pause: Duration, is_undecided: bool, for_room: bool) -> Woken {
+        let mut room = self.lane.letters_room();
+        tokio::select! {
+            () = self.shutdown.requested() => Woken::Stop,
+            () = tokio::time::sleep(pause) => Woken::Time,
+            () = self.desk.wanted_again() => Woken::Time,
+            _ = room.changed(), if for_room => Woken::Time,
+            (resolution, answer) = self.desk.resolution(), if is_undecided => {
+                Woken::Resolved(resolution, answer)
             }
         }
     }
 
-    async fn probe(&mut self) -> Result<(), SinkError> {
-        within(self.retry.attempt_timeout, &Throttle::default(), self.sink.probe()).await
+    /// Does what somebody has decided about the batch.
+    async fn resolve(
+        &mut self,
+        current: &Current<'_>,
+        resolution: Resolution,
+        given_up: GivenUp,
+    ) -> Result<Step, LaneError> {
+        let (batch, identity) = (current.batch, current.sealed.facts.identity());
+        tracing::warn!(batch = identity, ?resolution, "Batch is resolved as asked");
+        match resolution {
+            Resolution::Accept => {
+                self.acknowledge(current, LetterClass::Rejected, Vec::new()).await?;
+                let records = batch.records;
+                self.succeeded(&Delivered { records, already: records, ..Delivered::default() });
+                Ok(Step::End(Settled::Done))
+            }
+            Resolution::DeadLetter => {
+                self.breaker().waive(batch.number);
+                Ok(Step::GiveUp(GivenUp { is_decided: true, ..given_up }))
+            }
+            Resolution::ResendAsNew => {
+                self.desk.rename(BatchKey::from(batch));
+                Ok(Step::End(Settled::Renamed))
+            }
+        }
     }
 
+    async fn cut(
+        &mut self,
+        batch: &StoredBatch,
+        spent: bool,
+        verdict: Option<LetterClass>,
+    ) -> Result<Step, LaneError> {
+        let (whole, lane, place) = (batch.clone(), self.lane.clone(), Arc::clone(&self.place));
+        let sink = Arc::clone(&self.builder);
+        let work = move || content::halves(&whole, &lane, &place, &*sink, spent, verdict);
+        let halves = blocking(work).await?;
+        let both = Box::new(halves.halves.clone());
+        self.lane.cut(batch, halves).await?;
+        self.status.counters.cut();
+        Ok(Step::End(Settled::Cut(both)))
+    }
+
+    /// Sends records to the dead letters, unless they are too many at once or have no room.
+    async fn give_up(
+        &mut self,
+        current: &Current<'_>,
+        given_up: GivenUp,
+    ) -> Result<Step, LaneError> {
+        let batch = current.batch;
+        let count = given_up.which.count(batch.records);
+        let now = self.clock.monotonic();
+        if !given_up.is_decided && !self.breaker().allows(now, batch.number, batch.records, count) {
+            return Ok(self.hold_for_storm(count, batch.records, given_up));
+        }
+        let pace = *self.lane.pace().borrow();
+        let room = *self.lane.letters_room().borrow();
+        let bytes_max = LETTERS_ACK_BYTES_MAX.min(room.bytes_max).min(pace.batch_bytes_max);
+        let (whole, lane, which) = (batch.clone(), self.lane.clone(), given_up.which.clone());
+        let name = self.place.lane.clone();
+        let read = move || content::letters(&whole, &lane, &name, &which, bytes_max);
+        let Some(letters) = blocking(read).await? else {
+            // What is decided for all of it is so for its halves.
+            let all = matches!(given_up.which, Which::All(_)) && given_up.is_decided;
+            let verdict =
+                (all || given_up.class == LetterClass::Conflict).then_some(given_up.class);
+            return self.cut(batch, batch.variant.spent, verdict).await;
+        };
+        let written = letters.len() as u64;
+        let last = letters.last().map(|letter| (letter.record.clone(), letter.reason.clone()));
+        match self.acknowledge(current, given_up.class, letters).await {
+            Ok(()) => {}
+            Err(error) if error.is_letters_full() || error.is_full() => {
+                let reason = Chain(&error).to_string();
+                let since = *self.failing_since.get_or_insert_with(|| self.clock.now());
+                self.hold("dead_letters", reason, since);
+                let pause = self.rules.retry.backoff.ceiling(u32::MAX);
+                let hold = Hold { cause: "dead_letters", undecided: None, retries: Some(given_up) };
+                return Ok(Step::Wait { pause, probe: false, hold: Some(hold) });
+            }
+            Err(error) => return Err(error.into()),
+        }
+        self.breaker().note(now, batch.records, written);
+        let is_named = given_up.delivered.is_some();
+        self.status.counters.gave_up(given_up.class, written, is_named);
+        if let Some((record, reason)) = last {
+            let class = given_up.class.as_str();
+            self.status.letters_said.say(&*self.clock, written, class, &record, &reason);
+        }
+        match given_up.delivered {
+            Some(delivered) if delivered.records > 0 => {
+                self.count_served();
+                self.succeeded(&delivered);
+            }
+            // An answer, but no delivery: the backoff goes on from where it is.
+            _ => {
+                self.status.set(LaneState::Running);
+                self.holding.send_replace(false);
+            }
+        }
+        Ok(Step::End(Settled::Done))
+    }
+
+    fn hold_for_storm(&mut self, count: u64, records: u64, given_up: GivenUp) -> Step {
+        let why = match &given_up.which {
+            Which::All(reason) => reason.as_str(),
+            Which::Named(refused) => refused.last().map_or("", |last| last.reason.as_str()),
+        };
+        let reason = format!(
+            "{count} of {records} records more would go to the dead letters, too many of the recent ones: {why}"
+        );
+        let since = *self.failing_since.get_or_insert_with(|| self.clock.now());
+        self.hold("storm", reason, since);
+        let pause = self.rules.retry.backoff.ceiling(u32::MAX);
+        let hold = Hold { cause: "storm", undecided: Some(given_up), retries: None };
+        Step::Wait { pause, probe: false, hold: Some(hold) }
+    }
+
+    /// Records the batch's outcome durably.
+    async fn acknowledge(
+        &mut self,
+        current: &Current<'_>,
+        class: LetterClass,
+        letters: Vec<crate::journal::SinkLetter>,
+    ) -> Result<(), JournalError> {
+        let Trial { attempts, first_at, last_at, .. } = current.trial;
+        let letters = SinkLetters { class, attempts, first_at, last_at, letters };
+        self.lane.ack_with_letters(current.batch, letters).await
+    }
+
+    fn breaker(&self) -> std::sync::MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The destination has taken something: what fails for the other lanes of the sink meanwhile is no outage.
+    fn count_served(&mut self) {
+        self.served.add();
+        self.served_here += 1;
+    }
+
+    /// A delivery was confirmed, by the destination or by whoever decided so.
     fn succeeded(&mut self, delivered: &Delivered) {
         self.status.counters.delivered(delivered);
         if let Some(since) = self.failing_since.take() {
@@ -92,31 +475,13 @@ impl Deliverer {
         self.status.set(LaneState::Running);
         self.holding.send_replace(false);
     }
+}
 
-    fn failed(&mut self, batch: &SealedBatch, error: &SinkError) -> Decision {
-        self.failures = self.failures.saturating_add(1);
-        self.status.counters.failed(error.class);
-        let since = *self.failing_since.get_or_insert_with(|| self.clock.now());
-        let decision = decide(error, self.failures, &self.retry.backoff);
-        let reason = Chain(error).to_string();
-        let state = match decision {
-            Decision::Again(_) => LaneState::Retrying { class: error.class, reason, since },
-            Decision::Probe(_) | Decision::Hold(_) => {
-                LaneState::Holding { cause: error.class.as_str(), reason, since }
-            }
-        };
-        let holds = matches!(state, LaneState::Holding { .. });
-        let changed = self.status.set(state);
-        self.holding.send_replace(holds);
-        let batch = batch.facts.identity();
-        if changed {
-            let class = error.class.as_str();
-            tracing::warn!(batch, class, error = %Chain(error), "Delivery failed, the batch stays queued");
-        } else {
-            tracing::debug!(batch, failures = self.failures, error = %Chain(error), "Delivery failed again");
-        }
-        decision
-    }
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, LaneError> + Send + 'static,
+) -> Result<T, LaneError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| LaneError::Broken(error.to_string()))?
 }
 
 async fn within<T>(

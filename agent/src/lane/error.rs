@@ -37,6 +37,9 @@ pub enum LaneError {
         /// Why.
         source: SinkError,
     },
+    /// What is sealed cannot be read back.
+    #[error("a sealed batch cannot be read")]
+    Read(#[source] crate::record::batch::ReadError),
     /// The output of a run is larger than a batch may be; the range is run in smaller pieces.
     #[error("the plugins made more of a batch than a batch may hold")]
     OutputTooLarge,
@@ -46,6 +49,9 @@ pub enum LaneError {
         /// The record.
         seq: Seq,
     },
+    /// A batch is to get a new number, for which the lane opens itself anew.
+    #[error("a batch is given a new number")]
+    Renamed,
     /// The lane was asked to stop in the middle of a run, which has changed nothing.
     #[error("the run was interrupted")]
     Interrupted,
@@ -61,15 +67,23 @@ impl LaneError {
         match self {
             Self::Parked { .. } | Self::Later { .. } | Self::OutputTooLarge => "plugin",
             Self::Fix { .. } => "name",
-            Self::Journal(_) | Self::Codec(_) => "journal",
-            Self::TooManyPartitions { .. } | Self::Interrupted | Self::Broken(_) => "internal",
+            Self::Journal(error) if error.is_letters_full() => "dead_letters",
+            Self::Journal(_) | Self::Codec(_) | Self::Read(_) => "journal",
+            Self::TooManyPartitions { .. }
+            | Self::Interrupted
+            | Self::Renamed
+            | Self::Broken(_) => "internal",
         }
     }
 
-    /// Whether a policy has given up what the lane was working on, so that it only has to begin anew.
+    /// Whether the lane only has to begin anew: a policy has given up what it was working on, or a batch gets a new number.
     #[must_use]
     pub fn is_overtaken(&self) -> bool {
-        matches!(self, Self::Journal(error) if error.is_overtaken())
+        match self {
+            Self::Journal(error) => error.is_overtaken(),
+            Self::Renamed => true,
+            _ => false,
+        }
     }
 
     /// Whether the same may work later without anybody's doing.
@@ -79,9 +93,11 @@ impl LaneError {
             Self::Journal(error) => error.disposition(),
             Self::Later { .. }
             | Self::Fix { .. }
+            | Self::Read(_)
             | Self::OutputTooLarge
             | Self::TooManyPartitions { .. }
             | Self::Interrupted
+            | Self::Renamed
             | Self::Broken(_) => Disposition::Retry,
             Self::Codec(_) | Self::Parked { .. } => Disposition::Fatal,
         }

@@ -8,6 +8,21 @@
 //! anew. A crash after it sends the same bytes under the same identity again. So processing is exactly once, and delivery is
 //! exactly once wherever the destination can recognise an identity.
 //!
+//! # When a delivery fails
+//!
+//! The sink says what it saw, in one of four classes; what is done about it is decided here (`retry.rs`, `deliver.rs`):
+//!
+//! - *unreachable*: hold and probe, for ever if need be. So is what may be an outage (502 to 504, silence), as long as the sink
+//!   has not served another lane meanwhile.
+//! - *retryable*: the same batch again. Answers spend `retry.budget`; then the batch is cut, halves get three attempts, and a
+//!   single record goes the way of `on_exhausted`.
+//! - *rejected*: the records that the sink names become dead letters at the first attempt. Where it names none, the batch is cut
+//!   in half, durably before a half is sent, until the record is found.
+//! - *conflict*: hold, or dead letters.
+//!
+//! Dead letters are part of the batch's ack: without room for them nothing of it happens. When they are too large a share of
+//! the recent records, the lane holds instead (`storm.rs`). What an operator may tell a lane stands in `control.rs`.
+//!
 //! # How
 //!
 //! Two halves of one task: *run and seal* works up to four batches ahead on a blocking thread, *deliver and ack* follows in
@@ -16,46 +31,57 @@
 
 mod ahead;
 pub mod config;
+mod content;
+mod control;
 mod deliver;
 mod error;
 mod memory;
 mod output;
 mod retry;
 mod seal;
+mod served;
 mod stage;
 pub mod status;
+mod storm;
 mod transform;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
+pub use control::{Desk, Resolution, ResolveError};
 pub use error::LaneError;
+pub use served::Served;
 pub use stage::Transform;
 
 use crate::backoff::{Backoff, Jitter};
 use crate::clock::{SharedClock, SteadyTime};
 use crate::error_chain::Chain;
 use crate::journal::{
-    Disposition, Head, Journal, LaneJournal, LaneSpec, OpenedLane, Pace, PendingSeal, StoredBatch,
+    BatchKey, Disposition, Head, Journal, LaneJournal, LaneSpec, OpenedLane, Pace, PendingSeal,
+    StoredBatch,
 };
 use crate::limits::SEALED_AHEAD_MAX;
-use crate::record::batch::{BatchContent, BatchFacts, BlockReader, LanePlace, SealedBatch};
-use crate::record::id::{Epoch, Seq};
+use crate::record::batch::LanePlace;
+use crate::record::id::{BatchNumber, Epoch, Seq};
 use crate::record::subject::SubjectPattern;
-use crate::sinks::config::{BatchConfig, RetryConfig};
+use crate::sinks::config::{BatchConfig, GiveUp, RetryConfig};
 use crate::sinks::{Sink, SinkBuilder};
 use crate::tasks::Shutdown;
 use ahead::Ahead;
-use deliver::Deliverer;
+use config::StormConfig;
+use deliver::{Deliverer, Settled};
 use memory::LaneMemory;
 use output::Output;
+use retry::Rules;
 use seal::{Range, SealedRun, Sealer};
 use status::{LaneState, LaneStatus};
+use storm::Breaker;
 use transform::Transforms;
 
 /// Pauses between two sessions of a lane whose session failed.
@@ -76,6 +102,12 @@ pub struct LaneParts {
     pub batch: BatchConfig,
     /// `retry` of the sink.
     pub retry: RetryConfig,
+    /// `on_conflict` of the sink.
+    pub on_conflict: GiveUp,
+    /// `dead_letters.storm`.
+    pub storm: StormConfig,
+    /// Whom the sink serves: one for each sink, shared by its lanes.
+    pub served: Arc<Served>,
     /// This run of the agent.
     pub epoch: Epoch,
     /// Time.
@@ -89,6 +121,8 @@ pub struct LaneControl {
     pub shutdown: Shutdown,
     /// No record will come any more: do not linger, end when everything is delivered.
     pub drain: watch::Receiver<bool>,
+    /// Where the operator's orders for it lie.
+    pub desk: Arc<Desk>,
 }
 
 /// How a lane ended.
@@ -114,9 +148,11 @@ pub async fn run(
         Backoff::new(Duration::from_millis(base), Duration::from_millis(max), Jitter::Full)
             .expect("the constants are in order");
     let mut failures = 0;
+    let breaker = Arc::new(Mutex::new(Breaker::new(parts.storm)));
     loop {
-        let error = match session(&parts, &journal, &control, &status).await {
+        let error = match session(&parts, &journal, &control, &status, &breaker).await {
             Ok(end) => {
+                control.desk.end();
                 let state = match end {
                     LaneEnd::Drained => LaneState::Drained,
                     LaneEnd::Stopped | LaneEnd::Over => LaneState::Stopped,
@@ -126,7 +162,7 @@ pub async fn run(
             }
             // A policy has given up what the lane was at: it goes on behind that, at once.
             Err(error) if error.is_overtaken() => {
-                tracing::info!(error = %Chain(&error), "Lane goes on behind what was given up");
+                tracing::info!(reason = %Chain(&error), "Lane opens itself anew");
                 continue;
             }
             Err(error) => error,
@@ -146,7 +182,14 @@ pub async fn run(
             // Only somebody's doing changes it; then a look at the slowest pace finds out.
             Disposition::Fatal => backoff.ceiling(u32::MAX),
         };
-        if !control.shutdown.sleep(wait).await {
+        let mut room = journal.letters_room();
+        let go_on = tokio::select! {
+            go_on = control.shutdown.sleep(wait) => go_on,
+            () = control.desk.wanted_again() => true,
+            _ = room.changed(), if cause == "dead_letters" => true,
+        };
+        if !go_on {
+            control.desk.end();
             status.set(LaneState::Stopped);
             return LaneEnd::Stopped;
         }
@@ -159,8 +202,9 @@ async fn session(
     journal: &Journal,
     control: &LaneControl,
     status: &Arc<LaneStatus>,
+    breaker: &Arc<Mutex<Breaker>>,
 ) -> Result<LaneEnd, LaneError> {
-    let (lane, opened) = journal.lane(parts.spec.clone()).await?;
+    let (lane, mut opened) = journal.lane(parts.spec.clone()).await?;
     let place = Arc::new(LanePlace {
         lane: opened.name.clone(),
         agent: parts.spec.agent.clone(),
@@ -168,43 +212,33 @@ async fn session(
         pipeline: parts.spec.pipeline.clone(),
         sink: parts.spec.sink.clone(),
     });
+    if let Some(key) = control.desk.to_rename() {
+        rename(parts, &lane, &place, &mut opened, &key).await?;
+    }
     let (holding, held) = watch::channel(false);
     let deliverer = Deliverer {
         sink: make_sink(parts, &lane, &opened, status),
-        retry: parts.retry,
+        builder: Arc::clone(&parts.sink),
+        rules: Rules { retry: parts.retry, on_conflict: parts.on_conflict },
+        lane: lane.clone(),
+        place: Arc::clone(&place),
         status: Arc::clone(status),
         clock: Arc::clone(&parts.clock),
         holding,
+        desk: Arc::clone(&control.desk),
+        pauses: control.desk.pauses(),
+        breaker: Arc::clone(breaker),
+        served: Arc::clone(&parts.served),
+        served_here: 0,
         failures: 0,
         failing_since: None,
+        shutdown: control.shutdown.clone(),
     };
     // A run that fails still lets what is sealed go out; a journal that fails stops the run too.
     let run_shutdown = control.shutdown.child();
     let (sealed, to_deliver) = mpsc::channel(SEALED_AHEAD_MAX - 1);
     let ahead = Ahead::new(opened.unacked.len());
-    let runtime = tokio::runtime::Handle::current();
-    let sealer = Box::new(Sealer {
-        journal: lane.clone(),
-        transforms: Transforms::new(
-            parts.transforms.clone(),
-            Arc::clone(&parts.subjects),
-            Arc::clone(&place),
-            opened.plugin_state.clone(),
-            Arc::clone(status),
-            Arc::clone(&parts.clock),
-            run_shutdown.clone(),
-        ),
-        output: Output::new(lane.clone(), runtime.clone(), parts.sink.partition_by()),
-        sink: Arc::clone(&parts.sink),
-        place: Arc::clone(&place),
-        transform_names: parts.transforms.iter().map(|t| t.config.id.to_string()).collect(),
-        epoch: parts.epoch,
-        next_batch: opened.next_batch,
-        clock: Arc::clone(&parts.clock),
-        time: SteadyTime::default(),
-        letters: seal::LettersSaid::default(),
-        runtime,
-    });
+    let sealer = Box::new(sealer(parts, &lane, &opened, &place, status, &run_shutdown));
     let gather = Gather {
         head: lane.head(),
         next: opened.sealed_seq.next(),
@@ -212,15 +246,15 @@ async fn session(
         bytes_before: 0,
         batch: parts.batch,
         drain: control.drain.clone(),
+        flushes: control.desk.flushes(),
+        desk: Arc::clone(&control.desk),
         pace: lane.pace(),
-        lane: lane.clone(),
+        lane,
     };
     status.opened();
     let run = run_and_seal(sealer, gather, held, sealed, &ahead, status, &run_shutdown);
     let deliver = async {
-        let deliver =
-            deliver_and_ack(deliverer, lane, opened, place, to_deliver, &ahead, &control.shutdown);
-        let end = deliver.await;
+        let end = deliver_and_ack(deliverer, opened, to_deliver, &ahead, &control.desk).await;
         run_shutdown.request();
         end
     };
@@ -240,6 +274,69 @@ fn make_sink(
     sink.remember(Arc::new(LaneMemory::new(lane.clone(), opened.sink_note.clone())));
     status.throttled_by(sink.throttle());
     sink
+}
+
+fn sealer(
+    parts: &LaneParts,
+    lane: &LaneJournal,
+    opened: &OpenedLane,
+    place: &Arc<LanePlace>,
+    status: &Arc<LaneStatus>,
+    shutdown: &Shutdown,
+) -> Sealer {
+    Sealer {
+        journal: lane.clone(),
+        transforms: Transforms::new(
+            parts.transforms.clone(),
+            Arc::clone(&parts.subjects),
+            Arc::clone(place),
+            opened.plugin_state.clone(),
+            Arc::clone(status),
+            Arc::clone(&parts.clock),
+            shutdown.clone(),
+        ),
+        output: Output::new(
+            lane.clone(),
+            tokio::runtime::Handle::current(),
+            parts.sink.partition_by(),
+        ),
+        sink: Arc::clone(&parts.sink),
+        place: Arc::clone(place),
+        transform_names: parts.transforms.iter().map(|t| t.config.id.to_string()).collect(),
+        epoch: parts.epoch,
+        next_batch: opened.next_batch,
+        clock: Arc::clone(&parts.clock),
+        time: SteadyTime::default(),
+        status: Arc::clone(status),
+        runtime: tokio::runtime::Handle::current(),
+    }
+}
+
+/// Gives a batch that the destination holds other content for the next number of this run, and all that follows from it.
+async fn rename(
+    parts: &LaneParts,
+    lane: &LaneJournal,
+    place: &Arc<LanePlace>,
+    opened: &mut OpenedLane,
+    key: &BatchKey,
+) -> Result<(), LaneError> {
+    let batch = opened.unacked.iter_mut().find(|batch| BatchKey::from(&**batch) == *key);
+    let Some(batch) = batch else { return Ok(()) };
+    let (epoch, number) = (parts.epoch, opened.next_batch);
+    let suffix = String::new();
+    batch.variant.shown = Some(crate::journal::Shown { epoch, number, suffix });
+    let mut facts = content::facts(batch, place);
+    if let Some(by) = parts.sink.partition_by() {
+        let (batch, lane) = (batch.clone(), lane.clone());
+        let read = tokio::task::spawn_blocking(move || content::partitions(&batch, &lane, by));
+        facts.partitions = read.await.map_err(|error| LaneError::Broken(error.to_string()))??;
+    }
+    let fixed = parts.sink.fix(&facts);
+    let fixed = fixed.map_err(|source| LaneError::Fix { batch: number, source })?;
+    batch.fixed = fixed.to_string();
+    lane.rename(batch, epoch, number, batch.fixed.clone()).await?;
+    opened.next_batch = BatchNumber(number.0 + 1);
+    Ok(())
 }
 
 /// Seals batches ahead of their delivery, until nothing more will come or the lane is asked to stop.
@@ -278,7 +375,10 @@ async fn run_and_seal(
         };
         gather.took(run.batch.last_seq);
         ahead.sealed(run.stored_bytes);
-        status.sealed();
+        // What keeps the lane from delivering is not over with a seal.
+        if !*held.borrow() {
+            status.sealed();
+        }
         // The receiver is gone only when the session ends.
         if sealed.send((run, pending)).await.is_err() {
             return Ok(());
@@ -286,79 +386,78 @@ async fn run_and_seal(
     }
 }
 
-/// Delivers batches in order and acks each: first those of earlier runs, then what is sealed now.
+/// A batch or half on its way out, and what its going gives back of the journal.
+struct Piece {
+    batch: StoredBatch,
+    stored_bytes: u64,
+    /// Something of it may have been sent before.
+    earlier: bool,
+}
+
+/// Settles batches in order: first those of earlier runs, then what is sealed now.
 async fn deliver_and_ack(
     mut deliverer: Deliverer,
-    lane: LaneJournal,
     opened: OpenedLane,
-    place: Arc<LanePlace>,
     mut to_deliver: mpsc::Receiver<(SealedRun, PendingSeal)>,
     ahead: &Ahead,
-    shutdown: &Shutdown,
+    desk: &Desk,
 ) -> Result<LaneEnd, LaneError> {
-    let mut waiting = opened.unacked.into_iter();
+    let first = opened.unacked.first();
+    desk.settled(first.map_or(opened.sealed_seq, |batch| batch.first_seq.before()));
+    let unacked = opened.unacked.into_iter();
+    let mut queue: VecDeque<_> =
+        unacked.map(|batch| Piece { batch, stored_bytes: 0, earlier: true }).collect();
     loop {
-        let (SealedRun { batch, stored_bytes }, earlier) = match waiting.next() {
-            Some(batch) => (SealedRun { batch, stored_bytes: 0 }, true),
-            None => match to_deliver.recv().await {
-                Some((run, pending)) => {
+        let Piece { batch, stored_bytes, earlier } = match queue.pop_front() {
+            Some(piece) => piece,
+            None => match next_sealed(&mut deliverer, &mut to_deliver).await {
+                Some((SealedRun { batch, stored_bytes }, pending)) => {
                     pending.durable().await?;
-                    (run, false)
+                    Piece { batch, stored_bytes, earlier: false }
                 }
-                None if shutdown.is_requested() => return Ok(LaneEnd::Stopped),
+                None if deliverer.shutdown.is_requested() => return Ok(LaneEnd::Stopped),
                 None => return Ok(LaneEnd::Drained),
             },
         };
         // One without output was acked with its seal.
-        if batch.records == 0 {
-            ahead.acked(stored_bytes);
-            continue;
+        let settled = if batch.records == 0 {
+            Settled::Done
+        } else {
+            deliverer.settle(&batch, earlier).await?
+        };
+        match settled {
+            Settled::Done => {
+                ahead.acked(stored_bytes);
+                if queue.front().is_none_or(|next| next.batch.number != batch.number) {
+                    desk.settled(batch.last_seq);
+                }
+            }
+            Settled::Cut(halves) => {
+                let [first, second] = *halves;
+                ahead.cut();
+                queue.push_front(Piece { batch: second, stored_bytes, earlier: true });
+                queue.push_front(Piece { batch: first, stored_bytes: 0, earlier: true });
+            }
+            Settled::Renamed => return Err(LaneError::Renamed),
+            Settled::Stopped => return Ok(LaneEnd::Stopped),
+            Settled::Over => return Ok(LaneEnd::Over),
         }
-        let number = batch.number;
-        let sealed = sealed_batch(batch, earlier, &lane, &place);
-        if deliverer.deliver(&sealed, shutdown).await.is_none() {
-            let asked = shutdown.is_requested();
-            return Ok(if asked { LaneEnd::Stopped } else { LaneEnd::Over });
-        }
-        lane.ack(number).await?;
-        ahead.acked(stored_bytes);
     }
 }
 
-fn sealed_batch(
-    batch: StoredBatch,
-    earlier: bool,
-    lane: &LaneJournal,
-    place: &Arc<LanePlace>,
-) -> SealedBatch {
-    SealedBatch {
-        facts: BatchFacts {
-            place: Arc::clone(place),
-            epoch: batch.epoch,
-            number: batch.number,
-            first_seq: batch.first_seq,
-            last_seq: batch.last_seq,
-            sealed_at: batch.sealed_at,
-            records: batch.records,
-            partitions: Vec::new(),
-        },
-        fixed: batch.fixed.as_str().into(),
-        sha256: batch.sha256,
-        earlier,
-        content: Arc::new(StoredContent { lane: lane.clone(), batch }),
-    }
-}
-
-/// A sealed batch as the journal holds it.
-#[derive(Debug)]
-struct StoredContent {
-    lane: LaneJournal,
-    batch: StoredBatch,
-}
-
-impl BatchContent for StoredContent {
-    fn open(&self) -> Box<dyn BlockReader> {
-        self.lane.open_batch(&self.batch)
+/// The next batch that was sealed, when the lane is not paused. `None` when none will come.
+async fn next_sealed(
+    deliverer: &mut Deliverer,
+    to_deliver: &mut mpsc::Receiver<(SealedRun, PendingSeal)>,
+) -> Option<(SealedRun, PendingSeal)> {
+    loop {
+        if !deliverer.unpaused().await {
+            return None;
+        }
+        tokio::select! {
+            sealed = to_deliver.recv() => return sealed,
+            () = deliverer.pause_changed() => {}
+        }
     }
 }
 
@@ -372,6 +471,8 @@ struct Gather {
     bytes_before: u64,
     batch: BatchConfig,
     drain: watch::Receiver<bool>,
+    flushes: watch::Receiver<u64>,
+    desk: Arc<Desk>,
     pace: watch::Receiver<Pace>,
     lane: LaneJournal,
 }
@@ -385,6 +486,7 @@ impl Gather {
         loop {
             // What a policy has given up is stepped over.
             self.next = self.next.max(self.lane.floor().next());
+            self.begin_flush();
             let draining = *self.drain.borrow_and_update();
             if self.head.borrow_and_update().seq >= self.next {
                 break;
@@ -395,6 +497,10 @@ impl Gather {
             tokio::select! {
                 changed = self.head.changed() => changed.ok()?,
                 changed = self.drain.changed() => changed.ok()?,
+                changed = self.flushes.changed() => {
+                    changed.ok()?;
+                    self.flushes.mark_changed();
+                }
             }
         }
         let linger = tokio::time::sleep(self.batch.linger);
@@ -405,6 +511,11 @@ impl Gather {
                 changed = self.head.changed() => changed.ok()?,
                 changed = self.drain.changed() => changed.ok()?,
                 changed = self.pace.changed() => changed.ok()?,
+                changed = self.flushes.changed() => {
+                    changed.ok()?;
+                    self.flushes.mark_changed();
+                    self.begin_flush();
+                }
             }
         }
         let head = self.head.borrow().seq;
@@ -412,6 +523,15 @@ impl Gather {
         let bytes_max = self.batch.bytes_max.0.min(self.pace.borrow().batch_bytes_max);
         let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
         Some(Range { first: self.next, last, bytes_max })
+    }
+
+    /// What is there now has lingered long enough, if somebody wants it out.
+    fn begin_flush(&mut self) {
+        if self.flushes.has_changed().unwrap_or(false) {
+            let number = *self.flushes.borrow_and_update();
+            self.waited_for = self.head.borrow().seq;
+            self.desk.flush_begun(number, self.waited_for);
+        }
     }
 
     fn is_enough(&self) -> bool {

@@ -4,17 +4,18 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::error::LaneError;
 use super::output::{Made, Output};
 use super::stage::SetAside;
+use super::status::LaneStatus;
 use super::transform::Transforms;
-use crate::clock::{Clock, Monotonic, SharedClock, SteadyTime, Timestamp};
+use crate::clock::{SharedClock, SteadyTime, Timestamp};
 use crate::journal::{
-    JournalError, LaneJournal, PendingSeal, Seal, StageLetter, StateChange, StoredBatch, cut,
+    JournalError, LaneJournal, PendingSeal, Seal, StageLetter, StateChange, StoredBatch, Variant,
+    cut,
 };
 use crate::limits::{PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR};
 use crate::plugin::StateDelta;
@@ -51,38 +52,8 @@ pub(super) struct Sealer {
     pub(super) next_batch: BatchNumber,
     pub(super) clock: SharedClock,
     pub(super) time: SteadyTime,
-    pub(super) letters: LettersSaid,
+    pub(super) status: Arc<LaneStatus>,
     pub(super) runtime: Handle,
-}
-
-/// Dead letters are said in the log once a minute at most, with their number since.
-#[derive(Debug, Default)]
-pub(super) struct LettersSaid {
-    at: Option<Monotonic>,
-    unsaid: u64,
-}
-
-/// How often the log says that records went to the dead letters.
-const LETTERS_SAID_EVERY: Duration = Duration::from_secs(60);
-
-impl LettersSaid {
-    fn say(&mut self, letters: &[StageLetter], clock: &dyn Clock) {
-        self.unsaid += letters.len() as u64;
-        let Some(last) = letters.last() else { return };
-        let now = clock.monotonic();
-        if self.at.is_some_and(|at| now.since(at) < LETTERS_SAID_EVERY) {
-            return;
-        }
-        tracing::warn!(
-            count = self.unsaid,
-            transform = last.stage,
-            class = last.class,
-            record = last.record,
-            reason = last.reason,
-            "Records went to the dead letters, the last one for this reason"
-        );
-        (self.at, self.unsaid) = (Some(now), 0);
-    }
 }
 
 impl Sealer {
@@ -102,6 +73,7 @@ impl Sealer {
                     parts: 0,
                     sha256: [0; 32],
                     fixed: String::new(),
+                    variant: Variant::default(),
                 };
                 Ok((SealedRun { batch, stored_bytes: 0 }, pending))
             }
@@ -140,9 +112,13 @@ impl Sealer {
             sealed_at: now,
             records: made.records,
             partitions: std::mem::take(&mut made.partitions),
+            suffix: "".into(),
         };
         let seal = self.seal_of(&facts, made, aside, &deltas)?;
-        self.letters.say(&seal.letters, &*self.clock);
+        if let Some(StageLetter { class, record, reason, .. }) = seal.letters.last() {
+            let count = seal.letters.len() as u64;
+            self.status.letters_said.say(&*self.clock, count, class, record, reason);
+        }
         let batch = seal.batch.clone();
         let pending = self.runtime.block_on(self.journal.seal(seal))?;
         self.transforms.keep(deltas);
@@ -202,6 +178,7 @@ impl Sealer {
     ) -> Result<Seal, LaneError> {
         // An input is dead-lettered when any of its outputs is, delivered when all that it became is, else dropped.
         let dead: BTreeSet<Seq> = aside.letters.iter().map(|letter| letter.seq).collect();
+        let counted = made.inputs.iter().filter(|seq| dead.contains(seq)).copied().collect();
         let delivered = made.inputs.iter().filter(|seq| !dead.contains(seq)).count() as u64;
         let read = facts.last_seq.0 + 1 - facts.first_seq.0;
         let fixed = if made.records == 0 {
@@ -229,6 +206,7 @@ impl Sealer {
                 parts: made.parts,
                 sha256: made.sha256,
                 fixed,
+                variant: Variant { counted, ..Variant::default() },
             },
             dropped: read - aside.not_taken - delivered - dead.len() as u64,
             not_taken: aside.not_taken,

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Monotonic, Timestamp};
+use crate::journal::LetterClass;
 use crate::sinks::{Class, Delivered, Throttle};
 
 /// What a lane is doing.
@@ -25,8 +26,7 @@ pub enum LaneState {
     },
     /// It waits on purpose; nothing is lost while it does.
     Holding {
-        /// `unreachable`, `rejected` or `conflict`, or what keeps it from sealing: `plugin`, `journal`,
-        /// `name` or `internal`.
+        /// One of [`HOLD_CAUSES`].
         cause: &'static str,
         /// What was seen.
         reason: String,
@@ -64,8 +64,23 @@ impl LaneState {
     }
 }
 
+/// Why a lane may hold. The destination: `unreachable`. Somebody decides: `conflict`, `exhausted`, `storm`. Room is made:
+/// `dead_letters`. The operator's doing: `paused`. What keeps it from sealing: `plugin`, `journal`, `name`, `internal`.
+pub const HOLD_CAUSES: [&str; 10] = [
+    "unreachable",
+    "conflict",
+    "exhausted",
+    "storm",
+    "dead_letters",
+    "paused",
+    "plugin",
+    "journal",
+    "name",
+    "internal",
+];
+
 /// Causes of a hold that end with the next seal.
-pub(super) const SEAL_CAUSES: &[&str] = &["plugin", "journal", "name", "internal"];
+pub(super) const SEAL_CAUSES: &[&str] = &["plugin", "journal", "name", "internal", "dead_letters"];
 
 /// Counters of one lane since this run of the agent began.
 #[derive(Debug, Default)]
@@ -86,6 +101,16 @@ pub struct LaneCounters {
     pub attempts_failed: [AtomicU64; 4],
     /// Calls of plugins that broke down.
     pub plugin_faults: AtomicU64,
+    /// Records that a destination refused by name, while it took the others of their batch.
+    pub records_refused: AtomicU64,
+    /// Batches, and halves, that were cut in half.
+    pub batches_cut: AtomicU64,
+    /// Batches that spent their retry budget.
+    pub budgets_spent: AtomicU64,
+    /// Records that became dead letters at delivery, by [`LetterClass::index`].
+    pub letters: [AtomicU64; 3],
+    /// How often the lane began to hold, in the order of [`HOLD_CAUSES`].
+    pub holds: [AtomicU64; HOLD_CAUSES.len()],
 }
 
 impl LaneCounters {
@@ -96,6 +121,22 @@ impl LaneCounters {
         self.files_written.fetch_add(delivered.files, Ordering::Relaxed);
         self.records_reordered.fetch_add(delivered.reordered, Ordering::Relaxed);
         self.records_resent.fetch_add(delivered.resent, Ordering::Relaxed);
+    }
+
+    pub(super) fn cut(&self) {
+        self.batches_cut.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn budget_spent(&self) {
+        self.budgets_spent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Records that became dead letters at delivery.
+    pub(super) fn gave_up(&self, class: LetterClass, records: u64, is_named: bool) {
+        self.letters[class.index()].fetch_add(records, Ordering::Relaxed);
+        if is_named {
+            self.records_refused.fetch_add(records, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn failed(&self, class: Class) {
@@ -122,6 +163,7 @@ pub struct LaneStatus {
     limited: Mutex<(Duration, Throttle)>,
     /// Counters.
     pub counters: LaneCounters,
+    pub(super) letters_said: LettersSaid,
 }
 
 impl Default for LaneStatus {
@@ -130,7 +172,43 @@ impl Default for LaneStatus {
             state: Mutex::new(LaneState::Starting),
             limited: Mutex::default(),
             counters: LaneCounters::default(),
+            letters_said: LettersSaid::default(),
         }
+    }
+}
+
+/// Dead letters are said in the log once a minute at most, with their number since.
+#[derive(Debug, Default)]
+pub(super) struct LettersSaid(Mutex<(Option<Monotonic>, u64)>);
+
+/// How often the log says that records went to the dead letters.
+const LETTERS_SAID_EVERY: Duration = Duration::from_secs(60);
+
+impl LettersSaid {
+    /// `count` records more, the last of them this one.
+    pub(super) fn say(
+        &self,
+        clock: &dyn Clock,
+        count: u64,
+        class: &str,
+        record: &str,
+        reason: &str,
+    ) {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, unsaid) = &mut *said;
+        *unsaid += count;
+        let now = clock.monotonic();
+        if at.is_some_and(|at| now.since(at) < LETTERS_SAID_EVERY) {
+            return;
+        }
+        tracing::warn!(
+            count = *unsaid,
+            class,
+            record,
+            reason,
+            "Records went to the dead letters, the last one for this reason"
+        );
+        (*at, *unsaid) = (Some(now), 0);
     }
 }
 
@@ -180,7 +258,23 @@ impl LaneStatus {
     /// Holds for a reason, since the trouble began; says whether that is another kind of state than before.
     pub(super) fn hold(&self, cause: &'static str, reason: String, clock: &dyn Clock) -> bool {
         let since = self.state().trouble().map_or_else(|| clock.now(), |(_, _, since)| since);
-        self.set(LaneState::Holding { cause, reason, since })
+        self.hold_since(cause, reason, since)
+    }
+
+    /// Holds for a reason; says whether for another cause than before, or not at all before.
+    pub(super) fn hold_since(&self, cause: &'static str, reason: String, since: Timestamp) -> bool {
+        let held = match self.state() {
+            LaneState::Holding { cause, .. } => Some(cause),
+            _ => None,
+        };
+        self.set(LaneState::Holding { cause, reason, since });
+        let is_other = held != Some(cause);
+        if let Some(index) = HOLD_CAUSES.iter().position(|known| *known == cause)
+            && is_other
+        {
+            self.counters.holds[index].fetch_add(1, Ordering::Relaxed);
+        }
+        is_other
     }
 
     /// Sets the state; says whether it is of another kind than before, which is when a line is logged.

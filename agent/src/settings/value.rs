@@ -143,6 +143,25 @@ impl<'r> Table<'r> {
         self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
     }
 
+    /// A number, with or without a fraction.
+    pub fn number(&self, key: &'static str, doc: &'static str) -> Field<'_, 'r, f64> {
+        let parse = |input: &Input<'r>| {
+            let number = match input.value.get_ref() {
+                DeValue::Float(float) => float.as_str().parse().ok(),
+                DeValue::Integer(integer) => integer.as_str().parse().ok(),
+                _ => None,
+            };
+            let number = number.filter(|number: &f64| number.is_finite());
+            if number.is_none() {
+                input.complain(wrong_type(input, "a number", ""));
+            }
+            number
+        };
+        let show = |value: &f64| toml::Value::Float(*value);
+        let expected = "a number".to_owned();
+        self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
+    }
+
     /// `true` or `false`.
     pub fn boolean(&self, key: &'static str, doc: &'static str) -> Field<'_, 'r, bool> {
         let parse = |input: &Input<'r>| {

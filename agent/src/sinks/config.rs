@@ -31,6 +31,26 @@ pub struct RetryConfig {
     pub backoff: Backoff,
     /// `retry.attempt_timeout`: after this an attempt has failed with unknown outcome; default `"30s"`, 100 ms to 1 h.
     pub attempt_timeout: Duration,
+    /// `retry.budget`: for how long the destination may answer to a batch without taking it, before the batch is cut; default
+    /// `"2m"`, 1 s to 24 h. Time without answers does not count.
+    pub budget: Duration,
+    /// `retry.on_exhausted`: what becomes of a single record then; default `"dead_letter"`.
+    pub on_exhausted: GiveUp,
+}
+
+/// What becomes of records that will not be delivered as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GiveUp {
+    /// They go to the dead letters.
+    DeadLetter,
+    /// The lane holds, until somebody decides or it works after all.
+    Hold,
+}
+
+impl GiveUp {
+    /// The words in the config.
+    const WORDS: [(&'static str, Self); 2] =
+        [("dead_letter", Self::DeadLetter), ("hold", Self::Hold)];
 }
 
 /// How fast records may go out.
@@ -93,6 +113,8 @@ pub struct SinkConfig {
     pub retry: RetryConfig,
     /// `rate` or `limiter`; default no limit. Not both.
     pub limit: Option<LimitConfig>,
+    /// `on_conflict`: what becomes of a batch whose identity stands for other content at the destination; default `"hold"`.
+    pub on_conflict: GiveUp,
     /// What stands under it, by `type`.
     pub kind: SinkKind,
 }
@@ -105,18 +127,27 @@ const KINDS: &[Kind<(SinkKind, BatchConfig)>] = &[
     Kind { name: "stdout", read: StdoutSinkConfig::read },
 ];
 
+/// What `retry.budget` is when the config does not say.
+const BUDGET_DEFAULT: Duration = Duration::from_secs(120);
+
 const KINDS_LATER: &[&str] = &["plugin"];
 
 impl SinkConfig {
     /// Reads `[sinks.ID]`. `None` when something is missing, which was reported.
     #[must_use]
     pub fn read(id: Option<SinkId>, table: &Table<'_>) -> Option<Self> {
-        table.later(&["on_conflict"]);
         let kind = table.kind(KINDS, KINDS_LATER, "What the sink is.");
         let retry = RetryConfig::read(&table.table("retry"));
         let limit = LimitConfig::read(table);
+        let on_conflict = table
+            .choice(
+                "on_conflict",
+                "What becomes of a batch when the destination holds other content under its identity.",
+                &GiveUp::WORDS,
+            )
+            .or(GiveUp::Hold);
         let (kind, batch) = kind?;
-        Some(Self { id: id?, batch, retry, limit, kind })
+        Some(Self { id: id?, batch, retry, limit, on_conflict, kind })
     }
 }
 
@@ -230,7 +261,6 @@ impl BatchConfig {
 
 impl RetryConfig {
     fn read(table: &Table<'_>) -> Self {
-        table.later(&["budget", "on_exhausted"]);
         let bounds = Duration::from_millis(1)..=Duration::from_hours(1);
         let base = table
             .duration("backoff", "The wait after the first failure; it doubles with each.")
@@ -251,6 +281,16 @@ impl RetryConfig {
             .duration("attempt_timeout", "After this an attempt has failed with unknown outcome.")
             .within(Duration::from_millis(100)..=Duration::from_hours(1))
             .or(Duration::from_secs(30));
+        let budget = table
+            .duration(
+                "budget",
+                "For how long answers that take nothing are borne, before a batch is cut.",
+            )
+            .within(Duration::from_secs(1)..=Duration::from_hours(24))
+            .or(BUDGET_DEFAULT);
+        let on_exhausted = table
+            .choice("on_exhausted", "What becomes of a single record then.", &GiveUp::WORDS)
+            .or(GiveUp::DeadLetter);
         let backoff = Backoff::new(base, max.max(base), jitter)
             .expect("base is at least a millisecond and max no less");
         if max < base {
@@ -259,7 +299,7 @@ impl RetryConfig {
             let message = "`backoff_max` must not be shorter than `backoff`";
             table.reading().error(path, place, Complaint::new(message));
         }
-        Self { backoff, attempt_timeout }
+        Self { backoff, attempt_timeout, budget, on_exhausted }
     }
 }
 

@@ -138,6 +138,15 @@ pub trait SinkBuilder: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// What is fixed for a half of a batch: what its parent has, with the half's own name where the sink gives names. Pure,
+    /// and made from what was sealed, not from the config. `facts` are those of the half, `parent_fixed` of what was cut.
+    ///
+    /// # Errors
+    /// [`Class::Rejected`] when no valid name can be made.
+    fn fix_half(&self, _facts: &BatchFacts, parent_fixed: &str) -> Result<Arc<str>, SinkError> {
+        Ok(parent_fixed.into())
+    }
+
     /// Makes one lane's instance. Connects to nothing: an absent destination must not keep the agent from starting.
     fn build(&self) -> Box<dyn Sink>;
 }
@@ -170,6 +179,7 @@ pub(crate) mod tests {
             sealed_at: Timestamp(1_500_000_000_000_000_007),
             records,
             partitions: Vec::new(),
+            suffix: "".into(),
         }
     }
 

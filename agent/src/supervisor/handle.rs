@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use super::status::{LaneView, OrphanView, PluginView, SourceState, SourceStatus, Status};
 use crate::clock::{Monotonic, SharedClock, Timestamp};
 use crate::journal::{LaneSnapshot, LaneTotals, Opening, Snapshot};
-use crate::lane::LaneParts;
 use crate::lane::status::{LaneCounters, LaneState, LaneStatus};
+use crate::lane::{Desk, LaneParts};
 use crate::plugin::Plugin;
 use crate::record::id::SourceId;
 use crate::sources::SourceCounters;
@@ -40,6 +40,7 @@ impl SourceEntry {
 pub(super) struct LaneEntry {
     pub(super) parts: LaneParts,
     pub(super) status: Arc<LaneStatus>,
+    pub(super) desk: Arc<Desk>,
 }
 
 /// What does not change while the agent runs.
@@ -133,7 +134,11 @@ fn not_ready(
     for lane in lanes {
         match &lane.state {
             LaneState::Starting => reasons.push(format!("lane {}: it is starting", lane.name)),
-            LaneState::Holding { cause: cause @ ("plugin" | "journal"), reason, .. } => {
+            LaneState::Holding {
+                cause: cause @ ("plugin" | "journal" | "dead_letters" | "storm"),
+                reason,
+                ..
+            } => {
                 reasons.push(format!("lane {}: {cause}: {reason}", lane.name));
             }
             _ => {}
@@ -169,6 +174,11 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
         records_resent,
         attempts_failed,
         plugin_faults,
+        records_refused,
+        batches_cut,
+        budgets_spent,
+        letters,
+        holds,
         records_delivered: _,
     } = &entry.status.counters;
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -202,6 +212,11 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
         attempts_failed: attempts_failed.each_ref().map(count),
         plugin_faults: count(plugin_faults),
         limited: entry.status.limited(),
+        records_refused: count(records_refused),
+        batches_cut: count(batches_cut),
+        budgets_spent: count(budgets_spent),
+        letters: letters.each_ref().map(count),
+        holds: holds.each_ref().map(count),
     }
 }
 

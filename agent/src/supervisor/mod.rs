@@ -75,17 +75,15 @@ impl Supervisor {
         for entry in &started.lanes {
             let spec = &entry.parts.spec;
             let drain = drains.iter().find(|(source, _)| *source == spec.source);
-            let drain =
-                drain.map_or_else(|| watch::channel(false).1, |(_, drain)| drain.subscribe());
-            let control = LaneControl { shutdown: lane_shutdown.clone(), drain };
+            let none = || watch::channel(false).1;
+            let drain = drain.map_or_else(none, |(_, drain)| drain.subscribe());
+            let (shutdown, desk) = (lane_shutdown.clone(), Arc::clone(&entry.desk));
+            let control = LaneControl { shutdown, drain, desk };
             let name = format!("{}/{}/{}", spec.source, spec.pipeline, spec.sink);
             let span = tracing::error_span!("lane", id = %name);
             let (parts, journal) = (entry.parts.clone(), Arc::clone(&started.journal));
-            lanes.spawn(
-                format!("lane {name}"),
-                span,
-                crate::lane::run(parts, journal, control, Arc::clone(&entry.status)),
-            );
+            let lane = crate::lane::run(parts, journal, control, Arc::clone(&entry.status));
+            lanes.spawn(format!("lane {name}"), span, lane);
         }
         let patience = watch::Sender::new(None);
         let mut entries = Vec::new();

@@ -15,7 +15,7 @@ use crate::journal::config::Durability;
 use crate::journal::{Journal, JournalOptions, LaneSpec, Opening, StartCase};
 use crate::lane::config::Start;
 use crate::lane::status::LaneStatus;
-use crate::lane::{LaneParts, Transform};
+use crate::lane::{Desk, LaneParts, Served, Transform};
 use crate::limiter::{Limiter, Rate};
 use crate::plugin::{HostOptions, Plugin, PluginHost};
 use crate::record::id::{AgentId, LimiterId, Name, SinkId};
@@ -39,6 +39,9 @@ pub struct StartOptions {
     /// Time.
     pub clock: SharedClock,
 }
+
+/// A configured sink and what its lanes share of it.
+type SharedSink = (SinkId, Arc<dyn SinkBuilder>, Arc<Served>);
 
 /// What a start made.
 pub(super) struct Started {
@@ -70,7 +73,7 @@ pub(super) async fn start(options: &StartOptions) -> Result<Started, StartError>
         .iter()
         .map(|shared| (&shared.id, limiter(shared.rate, &options.clock)))
         .collect();
-    let sinks: Vec<(SinkId, Arc<dyn SinkBuilder>)> = config
+    let sinks: Vec<SharedSink> = config
         .sinks
         .iter()
         .map(|sink| {
@@ -80,7 +83,8 @@ pub(super) async fn start(options: &StartOptions) -> Result<Started, StartError>
                 Some(LimitConfig::Shared(shared)) => limiters.get(shared).cloned(),
             };
             let clock = Arc::clone(&options.clock);
-            (sink.id.clone(), crate::sinks::build(sink, &config.net, clock, limiter))
+            let builder = crate::sinks::build(sink, &config.net, clock, limiter);
+            (sink.id.clone(), builder, Arc::default())
         })
         .collect();
     let lanes = lanes(options, &opening, &transforms, &sinks);
@@ -181,7 +185,7 @@ fn lanes(
     options: &StartOptions,
     opening: &Opening,
     transforms: &[Transform],
-    sinks: &[(SinkId, Arc<dyn SinkBuilder>)],
+    sinks: &[SharedSink],
 ) -> Vec<LaneEntry> {
     let mut lanes = Vec::new();
     for pipeline in &options.config.pipelines {
@@ -194,9 +198,11 @@ fn lanes(
         for source in &pipeline.sources {
             for sink in &pipeline.sinks {
                 let config = options.config.sinks.iter().find(|config| config.id == *sink);
-                let builder = sinks.iter().find(|(id, _)| id == sink);
+                let builder = sinks.iter().find(|(id, ..)| id == sink);
                 // The config is validated: every name that a pipeline says exists.
-                let (Some(config), Some((_, builder))) = (config, builder) else { continue };
+                let (Some(config), Some((_, builder, served))) = (config, builder) else {
+                    continue;
+                };
                 let spec = LaneSpec {
                     agent: opening.agent.clone(),
                     source: source.clone(),
@@ -211,10 +217,14 @@ fn lanes(
                     sink: Arc::clone(builder),
                     batch: config.batch,
                     retry: config.retry,
+                    on_conflict: config.on_conflict,
+                    storm: options.config.storm,
+                    served: Arc::clone(served),
                     epoch: opening.epoch,
                     clock: Arc::clone(&options.clock),
                 };
-                lanes.push(LaneEntry { parts, status: Arc::new(LaneStatus::default()) });
+                let desk = Arc::new(Desk::default());
+                lanes.push(LaneEntry { parts, status: Arc::new(LaneStatus::default()), desk });
             }
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::journal::{SalvageReport, Snapshot, StartCase};
-use crate::lane::status::LaneState;
+use crate::lane::status::{HOLD_CAUSES, LaneState};
 use crate::record::id::{AgentId, Epoch, PipelineId, SinkId, SourceId, TransformId};
 
 /// The whole agent.
@@ -139,6 +139,16 @@ pub struct LaneView {
     pub plugin_faults: u64,
     /// Time that it waited for its limiter.
     pub limited: Duration,
+    /// Records that the destination refused by name.
+    pub records_refused: u64,
+    /// Batches, and halves, that were cut in half.
+    pub batches_cut: u64,
+    /// Batches that spent their retry budget.
+    pub budgets_spent: u64,
+    /// Records that became dead letters at delivery: rejected, exhausted, conflict.
+    pub letters: [u64; 3],
+    /// How often it began to hold, in the order of [`HOLD_CAUSES`].
+    pub holds: [u64; HOLD_CAUSES.len()],
 }
 
 /// A lane without a config.

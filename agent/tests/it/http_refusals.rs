@@ -14,7 +14,6 @@ fn is_bad(seq: u64) -> bool {
 }
 
 #[test]
-#[ignore = "the lane does not dead-letter yet"]
 fn d_13_a_permanent_refusal_costs_one_attempt_and_one_record() {
     for code in [400, 413, 422] {
         let server = Server::start(move |sent| {
@@ -30,7 +29,6 @@ fn d_13_a_permanent_refusal_costs_one_attempt_and_one_record() {
 }
 
 #[test]
-#[ignore = "the lane does not dead-letter yet"]
 fn d_13_a_batch_with_a_bad_record_is_cut_until_only_that_is_refused() {
     let server = Server::start(|sent| {
         if holds(sent, |seq| seq == 17) { answer(400, &[], "bad") } else { status(200) }
@@ -46,7 +44,6 @@ fn d_13_a_batch_with_a_bad_record_is_cut_until_only_that_is_refused() {
 }
 
 #[test]
-#[ignore = "the lane does not dead-letter yet"]
 fn d_13_a_record_that_always_fails_costs_its_budget_and_nobody_else() {
     let server = Server::start(|sent| status(if holds(sent, |seq| seq == 17) { 500 } else { 200 }));
     let keys = "retry = { backoff = \"10ms\", backoff_max = \"100ms\", budget = \"1s\" }\n\
@@ -56,7 +53,6 @@ fn d_13_a_record_that_always_fails_costs_its_budget_and_nobody_else() {
 }
 
 #[test]
-#[ignore = "the lane does not dead-letter yet"]
 fn what_does_not_fit_into_the_format_is_refused_by_name_in_one_request() {
     let server = Server::start(|_| status(200));
     let home = home(&server.url("/in"), "format = \"json\"", 0);

@@ -189,7 +189,7 @@ impl Export<'_> {
     ) -> anyhow::Result<()> {
         let from = Seq(self.args.from.unwrap_or(1));
         for batch in &lane.batches {
-            let identity = format!("{}/{}/b{}", lane.name(), batch.epoch, batch.number);
+            let identity = batch.identity(lane.name());
             let mut written = Ok(true);
             let read = inspection.each_batch_block(lane, batch, |block| {
                 if written.is_ok() {

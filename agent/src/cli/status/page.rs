@@ -210,6 +210,7 @@ mod tests {
         let mut status = StatusView::of(&admin::tests::status());
         status.orphans.clear();
         status.not_ready.clear();
+        status.dead_letters = admin::status::DeadLettersStatus::default();
         status.sources.truncate(1);
         status.sources[0].oversize = 0;
         for lane in &mut status.lanes {

@@ -46,6 +46,7 @@ pub(super) fn verdicts(status: &StatusView, now: Timestamp) -> Vec<Verdict> {
         }
     }
     all.extend(journal_verdict(status, now));
+    all.extend(letters_verdict(status, now));
     all.extend(other_reasons(status));
     all.extend(notes(status));
     // Stable: what is alike stays in the order of the status.
@@ -58,7 +59,23 @@ pub(super) fn verdicts(status: &StatusView, now: Timestamp) -> Vec<Verdict> {
 
 fn lane_verdict(lane: &LaneStatusView, now: Timestamp) -> Option<Verdict> {
     let trouble = lane.trouble.as_ref()?;
-    let (grade, word, why, next) = match trouble.cause.as_str() {
+    let (grade, word, why, next) = cause_words(&trouble.cause);
+    Some(Verdict {
+        grade,
+        word,
+        sentence: format!(
+            "{} of lane {} for {}: {why} ({}); {next}",
+            waiting(lane.queued),
+            short_name(lane),
+            since(trouble, now),
+            trouble.reason
+        ),
+    })
+}
+
+/// What a cause is: how bad, a word, what is going on, and what to do next.
+fn cause_words(cause: &str) -> (Grade, &'static str, &'static str, &'static str) {
+    match cause {
         "unreachable" => (
             Grade::Delayed,
             "DELAYED",
@@ -71,11 +88,29 @@ fn lane_verdict(lane: &LaneStatusView, now: Timestamp) -> Option<Verdict> {
             "attempts fail",
             "nothing is lost, and the same batch is sent again until it is taken",
         ),
-        "rejected" => (
+        "exhausted" => (
             Grade::Blocked,
             "BLOCKED",
-            "the destination refuses a batch",
-            "nothing is lost: correct the destination, the sink's config or the transform",
+            "the destination fails on a record for longer than retry.budget",
+            "nothing is lost, and it is tried now and then: correct the destination, or decide about the record",
+        ),
+        "storm" => (
+            Grade::Blocked,
+            "BLOCKED",
+            "the destination refuses so many records that something else is wrong",
+            "nothing is lost, and it goes on by itself when they are taken: correct the destination, the sink's config or the transform",
+        ),
+        "dead_letters" => (
+            Grade::Blocked,
+            "BLOCKED",
+            "its dead letters have no room",
+            "nothing is lost, and it goes on by itself when there is room: discard or replay dead letters, or raise dead_letters.max_bytes",
+        ),
+        "paused" => (
+            Grade::Delayed,
+            "PAUSED",
+            "it is paused, as somebody asked",
+            "nothing is lost, and it goes on when it is resumed",
         ),
         "conflict" => (
             Grade::Blocked,
@@ -95,19 +130,14 @@ fn lane_verdict(lane: &LaneStatusView, now: Timestamp) -> Option<Verdict> {
             "the journal does not work",
             "see the log, and whether the volume of the data directory is full or read-only",
         ),
-        _ => (Grade::Blocked, "BLOCKED", "it holds", "see the log"),
-    };
-    Some(Verdict {
-        grade,
-        word,
-        sentence: format!(
-            "{} of lane {} for {}: {why} ({}); {next}",
-            waiting(lane.queued),
-            short_name(lane),
-            since(trouble, now),
-            trouble.reason
+        "name" => (
+            Grade::Blocked,
+            "BLOCKED",
+            "its sink finds no name for a batch",
+            "nothing is lost: correct the sink's config",
         ),
-    })
+        _ => (Grade::Blocked, "BLOCKED", "it holds", "see the log"),
+    }
 }
 
 fn journal_verdict(status: &StatusView, now: Timestamp) -> Option<Verdict> {
@@ -128,6 +158,20 @@ fn journal_verdict(status: &StatusView, now: Timestamp) -> Option<Verdict> {
     };
     let (reason, since) = (&trouble.reason, since(trouble, now));
     Some(Verdict { grade, word, sentence: format!("the journal, for {since}: {reason}; {next}") })
+}
+
+/// Dead letters that have no room, where no lane says so: a source waits with one.
+fn letters_verdict(status: &StatusView, now: Timestamp) -> Option<Verdict> {
+    let trouble = status.dead_letters.trouble.as_ref()?;
+    let is_said = status
+        .lanes
+        .iter()
+        .any(|lane| lane.trouble.as_ref().is_some_and(|trouble| trouble.cause == "dead_letters"));
+    (!is_said).then(|| Verdict {
+        grade: Grade::Blocked,
+        word: "FULL",
+        sentence: format!("for {}: {}", since(trouble, now), trouble.reason),
+    })
 }
 
 /// A lane within one agent.
@@ -189,6 +233,10 @@ fn notes(status: &StatusView) -> Vec<Verdict> {
             let letters = counted(lane.dead_lettered, "record");
             note("QUARANTINED", format!("{letters} of lane {name} in the dead letters"));
         }
+    }
+    if status.dead_letters.dropped > 0 {
+        let dropped = counted(status.dead_letters.dropped, "dead letter");
+        note("DROPPED", format!("{dropped} to make room for younger ones, since this run began"));
     }
     for orphan in status.orphans.iter().filter(|orphan| orphan.queued > 0) {
         let kept = counted(orphan.queued, "record");
@@ -253,7 +301,8 @@ pub(super) fn since(trouble: &Trouble, now: Timestamp) -> String {
 mod tests {
     use super::*;
     use crate::admin;
-    use crate::admin::status::StatusView;
+    use crate::admin::status::{DeadLettersStatus, StatusView};
+    use crate::lane::status::HOLD_CAUSES;
 
     fn now() -> Timestamp {
         Timestamp(1_700_000_000_000_000_000 + 185_000_000_000)
@@ -264,6 +313,7 @@ mod tests {
         status.orphans.clear();
         status.sources.truncate(1);
         status.not_ready.clear();
+        status.dead_letters = DeadLettersStatus::default();
         for lane in &mut status.lanes {
             (lane.lost, lane.dead_lettered, lane.trouble) = (0, 0, None);
         }
@@ -352,7 +402,7 @@ mod tests {
     fn every_cause_of_a_lane_has_its_own_sentence() {
         let mut status = sample();
         let mut seen = std::collections::BTreeSet::new();
-        for cause in ["unreachable", "retryable", "rejected", "conflict", "plugin", "journal"] {
+        for cause in HOLD_CAUSES.into_iter().chain(["retryable"]) {
             status.lanes[0].trouble = Some(Trouble {
                 cause: cause.to_owned(),
                 reason: "seen".to_owned(),

@@ -25,6 +25,8 @@ use crate::record::id::Epoch;
 struct SmallTable {
     name: &'static str,
     columns: usize,
+    /// Those of its first schema: what later ones added has a default.
+    columns_least: usize,
     is_row: fn(&[Value]) -> bool,
     /// What of the new database is older than a found row, whose columns are ?1, ?2 and so on.
     older: &'static str,
@@ -35,18 +37,21 @@ const SMALL_TABLES: [SmallTable; 8] = [
     SmallTable {
         name: "meta",
         columns: 2,
+        columns_least: 2,
         is_row: |row| matches!(row, [Value::Text(key), Value::Text(_)] if key == "agent" || key == "starts"),
         older: "key = ?1 AND key = 'starts' AND CAST(value AS INTEGER) < CAST(?2 AS INTEGER)",
     },
     SmallTable {
         name: "streams",
         columns: 3,
+        columns_least: 3,
         is_row: |row| matches!(row, [Value::Integer(1..), Value::Text(_), Value::Integer(0..)]),
         older: "number = ?1 AND positions_seq < ?3",
     },
     SmallTable {
         name: "positions",
         columns: 4,
+        columns_least: 4,
         is_row: |row| {
             matches!(
                 row,
@@ -63,6 +68,7 @@ const SMALL_TABLES: [SmallTable; 8] = [
     SmallTable {
         name: "lanes",
         columns: 15,
+        columns_least: 15,
         is_row: |row| {
             matches!(
                 row,
@@ -77,14 +83,14 @@ const SMALL_TABLES: [SmallTable; 8] = [
     },
     SmallTable {
         name: "batches",
-        columns: 12,
+        columns: 18,
+        columns_least: 12,
         is_row: |row| {
             matches!(
                 row,
                 [
                     Value::Integer(1..), Value::Integer(1..), Value::Text(_), Value::Text(epoch),
-                    ..,
-                    Value::Blob(sha256), Value::Text(_)
+                    _, _, _, _, _, _, Value::Blob(sha256), Value::Text(_), ..
                 ] if epoch.len() == 10 && sha256.len() == 32
             )
         },
@@ -93,6 +99,7 @@ const SMALL_TABLES: [SmallTable; 8] = [
     SmallTable {
         name: "plugin_state",
         columns: 4,
+        columns_least: 4,
         is_row: |row| {
             matches!(row, [Value::Integer(1..), Value::Text(_), Value::Text(_), Value::Blob(_)])
         },
@@ -100,7 +107,8 @@ const SMALL_TABLES: [SmallTable; 8] = [
     },
     SmallTable {
         name: "dead_letters",
-        columns: 21,
+        columns: 23,
+        columns_least: 21,
         is_row: |row| {
             matches!(row, [Value::Integer(1..), Value::Text(_), Value::Text(_), ..])
                 && matches!(row.get(14..17), Some([Value::Text(_), Value::Blob(_), Value::Blob(_)]))
@@ -110,6 +118,7 @@ const SMALL_TABLES: [SmallTable; 8] = [
     SmallTable {
         name: "losses",
         columns: 7,
+        columns_least: 7,
         is_row: |row| {
             matches!(
                 row,
@@ -225,7 +234,7 @@ impl Building {
             let values: Result<Vec<Value>, _> = (0..columns).map(|index| row.get(index)).collect();
             // Text that is none any more: the row is not believed.
             let Ok(values) = values else { continue };
-            if values.len() >= table.columns && (table.is_row)(&values[..table.columns]) {
+            if values.len() >= table.columns_least && (table.is_row)(&values) {
                 self.execute(&insert, params_from_iter(values))?;
             }
         }
@@ -292,7 +301,7 @@ impl Building {
             *first = Value::Integer(rowid);
         }
         let table = SMALL_TABLES.iter().find(|table| {
-            values.len() == table.columns
+            (table.columns_least..=table.columns).contains(&values.len())
                 && !self.is_complete(table.name)
                 && (table.is_row)(&values)
         });
@@ -302,10 +311,24 @@ impl Building {
             let delete = format!("DELETE FROM {} WHERE {}", table.name, table.older);
             self.execute(&delete, params_from_iter(&values[..used]))?;
         }
-        let insert =
-            format!("INSERT OR IGNORE INTO {} VALUES ({})", table.name, placeholders(values.len()));
+        let names = self.column_names(table.name, values.len())?;
+        let insert = format!(
+            "INSERT OR IGNORE INTO {} ({names}) VALUES ({})",
+            table.name,
+            placeholders(values.len())
+        );
         self.execute(&insert, params_from_iter(values))?;
         Ok(())
+    }
+
+    /// The names of the first columns of a table: a row that an older schema wrote has no more.
+    fn column_names(&self, table: &str, count: usize) -> Result<String, JournalError> {
+        let read = || {
+            let mut query = self.db.prepare_cached("SELECT name FROM pragma_table_info(?1)")?;
+            let names = query.query_map([table], |row| row.get::<_, String>(0))?;
+            names.take(count).collect::<Result<Vec<_>, _>>()
+        };
+        Ok(read().map_err(|error| self.failed(error))?.join(", "))
     }
 
     fn note_unreadable(&mut self, key: i64, kind: Kind) {

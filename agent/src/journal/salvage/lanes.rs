@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::super::chunk::{Decoder, Kind};
 use super::super::error::JournalError;
 use super::super::high_water::Marks;
+use super::super::reader::Window;
 use super::super::state::part_key;
 use super::collect::Building;
 use super::mend::{Stream, for_each_chunk};
@@ -28,6 +29,7 @@ struct Lane {
 /// A batch's row.
 struct Batch {
     number: u64,
+    suffix: String,
     epoch: String,
     first: u64,
     last: u64,
@@ -35,6 +37,8 @@ struct Batch {
     records: u64,
     parts: u64,
     sha256: Vec<u8>,
+    first_record: u64,
+    replay: bool,
 }
 
 pub(super) fn mend_lanes(
@@ -198,8 +202,9 @@ fn batches_of(building: &Building, lane: &Lane) -> Result<Vec<Batch>, JournalErr
     let mut query = building
         .db
         .prepare_cached(
-            "SELECT number, epoch, first_seq, last_seq, inputs, records, parts, sha256
-             FROM batches WHERE lane = ?1 ORDER BY number",
+            "SELECT number, epoch, first_seq, last_seq, inputs, records, parts, sha256, suffix,
+                    first_record, replay
+             FROM batches WHERE lane = ?1 ORDER BY number, suffix",
         )
         .map_err(failed)?;
     query
@@ -214,6 +219,9 @@ fn batches_of(building: &Building, lane: &Lane) -> Result<Vec<Batch>, JournalErr
                 records: count(5)?,
                 parts: count(6)?,
                 sha256: row.get(7)?,
+                suffix: row.get(8)?,
+                first_record: count(9)?,
+                replay: row.get(10)?,
             })
         })
         .and_then(Iterator::collect)
@@ -228,17 +236,39 @@ fn mend_lane(
     report: &mut SalvageReport,
     now: Timestamp,
 ) -> Result<(), JournalError> {
-    let mut batches = batches_of(building, lane)?;
+    let (replays, mut batches): (Vec<_>, Vec<_>) =
+        batches_of(building, lane)?.into_iter().partition(|batch| batch.replay);
+    // A page may still hold what was cut beside what it was cut into.
+    let halves: Vec<_> = batches.iter().map(|half| (half.number, half.suffix.clone())).collect();
+    let was_cut = |batch: &mut Batch| {
+        halves.iter().any(|(number, suffix)| {
+            *number == batch.number
+                && suffix.len() > batch.suffix.len()
+                && suffix.starts_with(&batch.suffix)
+        })
+    };
+    for cut in batches.extract_if(.., was_cut) {
+        delete_batch(building, lane, &cut)?;
+    }
+    let mut decoder = Decoder::new();
+    for replay in &replays {
+        if !proves_itself(building, &mut decoder, stream, lane, replay)? {
+            report.damaged_batches.insert((lane.number, replay.number));
+            reopen_letters(building, lane, replay)?;
+        }
+    }
     if !building.is_complete("batches") {
         // Pages may hold batches that were acked long ago.
         let acked = marks.acked.get(&lane.name).copied().unwrap_or(0);
-        for old in batches.extract_if(.., |batch| batch.last <= acked || batch.last > lane.sealed) {
+        let is_old = |batch: &mut Batch| batch.last <= acked || batch.last > lane.sealed;
+        for old in batches.extract_if(.., is_old) {
             delete_batch(building, lane, &old)?;
         }
     }
-    lane.next_batch = batches.iter().map(|batch| batch.number + 1).fold(lane.next_batch, u64::max);
+    let all = || batches.iter().chain(&replays);
+    lane.next_batch = all().map(|batch| batch.number + 1).fold(lane.next_batch, u64::max);
     let open = lane.sealed - lane.start;
-    let waiting: u64 = batches.iter().map(|batch| batch.inputs).sum();
+    let waiting: u64 = all().map(|batch| batch.inputs).sum();
     if open.saturating_sub(lane.done) > waiting {
         // Some batches are not found, and nobody knows which ranges they had.
         let oldest = stream.ranges.first().map_or(lane.sealed, |range| range.0 - 1);
@@ -246,7 +276,6 @@ fn mend_lane(
         let again = acked.clamp(lane.start, lane.sealed);
         return cut_again(building, lane, &batches, again + 1, report);
     }
-    let mut decoder = Decoder::new();
     for (index, batch) in batches.iter().enumerate() {
         if proves_itself(building, &mut decoder, stream, lane, batch)? {
             continue;
@@ -288,6 +317,7 @@ fn proves_itself(
             }
         })?;
     }
+    let mut window = Window::new(!batch.suffix.is_empty(), batch.first_record, batch.records);
     for part in 0..batch.parts {
         let key = part_key(LaneNumber(lane.number), BatchNumber(batch.number), part);
         let Some(row) = building.data("batch_parts", key)? else { return Ok(false) };
@@ -300,6 +330,7 @@ fn proves_itself(
         if header.label.kind != kind || batch.epoch.parse::<Epoch>() != Ok(header.label.epoch) {
             return Ok(false);
         }
+        let Some(block) = window.trim(block) else { continue };
         is_sound &= add(&mut hash, &mut records, &block, (0, u64::MAX));
     }
     Ok(is_sound && records == batch.records && hash.finish().as_slice() == batch.sha256)
@@ -331,16 +362,18 @@ fn cut_again(
     for batch in again {
         // What it had set aside or left out is decided anew.
         let identity = format!("{}/{}/b{}", lane.name, batch.epoch, batch.number);
-        let letters = "FROM dead_letters WHERE lane = ?1 AND batch = ?2";
+        let letters = "FROM dead_letters WHERE lane = ?1 AND batch = ?2 AND seq BETWEEN ?3 AND ?4";
+        let range = (batch.first.cast_signed(), batch.last.cast_signed());
         let set_aside: i64 = building
             .db
             .query_row(
                 &format!("SELECT count(DISTINCT seq) {letters}"),
-                (lane.number, &identity),
+                (lane.number, &identity, range.0, range.1),
                 |row| row.get(0),
             )
             .map_err(|error| building.failed(error))?;
-        building.execute(&format!("DELETE {letters}"), (lane.number, &identity))?;
+        let delete = format!("DELETE {letters}");
+        building.execute(&delete, (lane.number, &identity, range.0, range.1))?;
         let left_out = (batch.last + 1 - batch.first - batch.inputs).cast_signed() - set_aside;
         building.execute(
             "UPDATE lanes SET dead_lettered = max(dead_lettered - ?2, 0),
@@ -385,10 +418,24 @@ fn lose(
     Ok(())
 }
 
+/// A replay whose content is gone: its dead letters are still there, and are open again.
+fn reopen_letters(building: &Building, lane: &Lane, replay: &Batch) -> Result<(), JournalError> {
+    delete_batch(building, lane, replay)?;
+    building.execute(
+        "UPDATE dead_letters SET disposition = NULL, replay = NULL WHERE lane = ?1 AND replay = ?2",
+        (lane.number, replay.number.cast_signed()),
+    )?;
+    building.execute(
+        "UPDATE lanes SET dead_lettered = dead_lettered + ?2 WHERE number = ?1",
+        (lane.number, replay.inputs.cast_signed()),
+    )?;
+    Ok(())
+}
+
 fn delete_batch(building: &Building, lane: &Lane, batch: &Batch) -> Result<(), JournalError> {
     building.execute(
-        "DELETE FROM batches WHERE lane = ?1 AND number = ?2",
-        (lane.number, batch.number.cast_signed()),
+        "DELETE FROM batches WHERE lane = ?1 AND number = ?2 AND suffix = ?3",
+        (lane.number, batch.number.cast_signed(), &batch.suffix),
     )?;
     Ok(())
 }

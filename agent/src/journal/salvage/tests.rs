@@ -114,6 +114,7 @@ async fn seal(
         parts,
         sha256,
         fixed: "{}".to_owned(),
+        variant: Variant::default(),
     };
     let change = StateChange {
         component: "c".to_owned(),
@@ -232,7 +233,7 @@ async fn deliver_all(directory: &Path) {
                 block.records().for_each(|record| hash.update(&record.unwrap()));
             }
             assert_eq!(hash.finish(), batch.sha256, "{batch:?}");
-            lane.ack(batch.number).await.unwrap();
+            lane.ack(batch).await.unwrap();
         }
         let (mut next, mut number) = (opened.sealed_seq.next(), opened.next_batch);
         let head = lane.head().borrow().seq;

@@ -49,6 +49,17 @@ pub(super) enum Operation {
     Ack {
         lane: u8,
     },
+    Cut {
+        lane: u8,
+        at: u8,
+    },
+    Refuse {
+        lane: u8,
+        records: u8,
+    },
+    Discard {
+        letter: u8,
+    },
     Reopen,
     Crash,
     Clock {
@@ -97,9 +108,21 @@ pub(super) fn operation(restarts: bool) -> impl Strategy<Value = Operation> {
             }
         ),
         10 => any::<u8>().prop_map(|lane| Operation::Ack { lane }),
+        // Together one option: a union of more than ten takes no weight of nothing.
+        10 => outcome(),
         2 * restart => Just(Operation::Reopen),
         2 * restart => Just(Operation::Crash),
         1 => (-100_000..100_000i64).prop_map(|seconds| Operation::Clock { seconds }),
+    ]
+}
+
+/// What becomes of sealed batches and letters beside an ack.
+fn outcome() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        5 => (any::<u8>(), any::<u8>()).prop_map(|(lane, at)| Operation::Cut { lane, at }),
+        4 => (any::<u8>(), any::<u8>())
+            .prop_map(|(lane, records)| Operation::Refuse { lane, records }),
+        1 => any::<u8>().prop_map(|letter| Operation::Discard { letter }),
     ]
 }
 
@@ -252,6 +275,9 @@ impl Driver {
                 self.seal(*lane, *eighths, *output, *dead, changes).await
             }
             Operation::Ack { lane } => self.ack(*lane).await,
+            Operation::Cut { lane, at } => self.cut(*lane, *at).await,
+            Operation::Refuse { lane, records } => self.refuse(*lane, *records).await,
+            Operation::Discard { letter } => self.discard(*letter).await,
             Operation::Reopen => self.reopen().await,
             Operation::Crash => self.crash().await,
             Operation::Clock { seconds } => {
@@ -502,7 +528,78 @@ impl Driver {
         lane.totals.outputs_delivered += batch.records;
         // Not answered: it is known to be there when something behind it is.
         self.step(model);
-        self.lanes[&key].ack(batch.number).await?;
+        self.lanes[&key].ack(&batch).await?;
+        Ok(())
+    }
+
+    async fn cut(&mut self, lane: u8, at: u8) -> Result<(), Failed> {
+        let Some(key) = self.lane(lane).await? else { return Ok(()) };
+        self.settle().await?;
+        let mut model = self.model().clone();
+        let lane = model.lanes.get_mut(&key).unwrap();
+        let Some((batch, ..)) = lane.unacked.first().filter(|(batch, ..)| batch.records > 1) else {
+            return Ok(());
+        };
+        let (batch, at) = (batch.clone(), 1 + u64::from(at) % (batch.records - 1));
+        let halves = lane.cut_first(at);
+        let step = self.step(model);
+        self.lanes[&key].cut(&batch, halves).await?;
+        self.acknowledge(step);
+        Ok(())
+    }
+
+    /// Acks the oldest batch of a lane without some of its records.
+    async fn refuse(&mut self, lane: u8, records: u8) -> Result<(), Failed> {
+        let Some(key) = self.lane(lane).await? else { return Ok(()) };
+        self.settle().await?;
+        let mut model = self.model().clone();
+        let lane = model.lanes.get_mut(&key).unwrap();
+        let Some((batch, ..)) = lane.unacked.first() else { return Ok(()) };
+        let batch = batch.clone();
+        let refused = 1 + u64::from(records) % batch.records.min(3);
+        let Some(seqs) = lane.refuse_first(refused) else { return Ok(()) };
+        let mut letters = Vec::new();
+        for seq in seqs {
+            let (payload, record) = (self.payload(2), format!("{}/{seq}", key.1));
+            let kept = (key.1.clone(), Some(seq.cast_signed()), record.clone(), payload.clone());
+            model.letters.push(kept);
+            letters.push(SinkLetter {
+                reason: "no".to_owned(),
+                record,
+                seq: Seq(seq),
+                time: Timestamp(2),
+                subject: "sub".to_owned(),
+                headers: Vec::new(),
+                payload,
+            });
+        }
+        let step = self.step(model);
+        let (class, at) = (LetterClass::Rejected, Timestamp(3));
+        let letters = SinkLetters { class, attempts: 1, first_at: at, last_at: at, letters };
+        self.lanes[&key].ack_with_letters(&batch, letters).await?;
+        self.acknowledge(step);
+        Ok(())
+    }
+
+    async fn discard(&mut self, letter: u8) -> Result<(), Failed> {
+        self.settle().await?;
+        let journal = self.journal.as_ref().unwrap();
+        // Read from the tables: what is queued is there with the answer to this.
+        journal.discard_letters(Vec::new()).await?;
+        let filter = LettersFilter { limit: 1000, ..LettersFilter::default() };
+        let letters = journal.letters(&filter)?;
+        let mut model = self.model().clone();
+        if letters.is_empty() {
+            return Ok(());
+        }
+        assert_eq!(letters.len(), model.letters.len());
+        let at = usize::from(letter) % letters.len();
+        model.letters.remove(at);
+        let step = self.step(model);
+        let discarded =
+            self.journal.as_ref().unwrap().discard_letters(vec![letters[at].id]).await?;
+        assert_eq!(discarded, 1);
+        self.acknowledge(step);
         Ok(())
     }
 

@@ -197,7 +197,7 @@ async fn drop_oldest_keeps_what_is_sealed_and_counts_what_is_lost() {
     );
     // The positions of chunks that are gone are not.
     assert_eq!(journal.appender(&source()).await.unwrap().positions().len(), 5);
-    lane.ack(opened.unacked[0].number).await.unwrap();
+    lane.ack(&opened.unacked[0]).await.unwrap();
     let seen = deliver_all(&journal).await;
     assert_eq!(seen, (opened.sealed_seq.0 + 1..=200).collect::<Vec<_>>());
     journal.close().await.unwrap();

@@ -350,7 +350,7 @@ async fn a_power_cut_while_the_journal_is_made_leaves_one_that_starts() {
 #[tokio::test]
 async fn the_same_power_cuts_find_what_a_relaxed_journal_and_a_lying_disk_lose() {
     for (durability, lie) in [(Durability::Relaxed, false), (Durability::Full, true)] {
-        let outcome = power_cuts(50, seed(), durability, lie).await;
+        let outcome = power_cuts(150, seed(), durability, lie).await;
         eprintln!(
             "{durability:?}, lying {lie}: {} of {} lost",
             outcome.failures.len(),

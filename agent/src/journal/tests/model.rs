@@ -70,6 +70,90 @@ pub(super) struct LaneModel {
     pub(super) totals: LaneTotals,
 }
 
+impl LaneModel {
+    /// Cuts the oldest batch behind `at` of its records; gives what the journal is to be told.
+    pub(super) fn cut_first(&mut self, at: u64) -> Halves {
+        let (batch, content, inputs) = self.unacked.remove(0);
+        let is_range = batch.parts == 0;
+        // Of made-up parts nobody knows which input a record is of: their ranges meet in the middle.
+        let last = if is_range {
+            batch.first_seq.0 + at - 1
+        } else {
+            u64::midpoint(batch.first_seq.0, batch.last_seq.0)
+        };
+        let begins = if last == batch.last_seq.0 { last } else { last + 1 };
+        let first_inputs = if is_range { inputs_of(&batch, at) } else { inputs / 2 };
+        let half = |number: u64, range: (u64, u64), records| {
+            let mut half = batch.clone();
+            (half.first_seq, half.last_seq, half.records) = (Seq(range.0), Seq(range.1), records);
+            half.variant.suffix = format!("{}.{number}", batch.variant.suffix);
+            half.variant.counted.retain(|seq| (range.0..=range.1).contains(&seq.0));
+            if number == 1 && !is_range {
+                half.variant.first_record += at;
+            }
+            half.fixed = format!("{{\"half\":\"{}\"}}", half.variant.suffix);
+            half
+        };
+        let halves = [
+            half(0, (batch.first_seq.0, last), at),
+            half(1, (begins, batch.last_seq.0), batch.records - at),
+        ];
+        let (head, tail) = content.split_at(usize::try_from(at).unwrap());
+        let contents = [(head, first_inputs), (tail, inputs - first_inputs)];
+        for (half, (content, inputs)) in halves.iter().zip(contents).rev() {
+            self.unacked.insert(0, (half.clone(), content.to_vec(), inputs));
+        }
+        Halves { halves, first_inputs }
+    }
+
+    /// Acks the oldest batch without its first `count` records; gives their inputs, or nothing where that would count an input
+    /// that nobody counts.
+    pub(super) fn refuse_first(&mut self, count: u64) -> Option<Vec<u64>> {
+        let batch = self.unacked[0].0.clone();
+        let first = batch.first_seq.0;
+        let seqs: Vec<u64> = if batch.parts == 0 {
+            (first..first + count).collect()
+        } else {
+            // All of the input that the half behind it may share.
+            vec![batch.last_seq.0; usize::try_from(count).unwrap()]
+        };
+        let mut distinct = seqs.clone();
+        distinct.dedup();
+        let mut unacked = self.unacked.clone();
+        let mut dead = 0;
+        for seq in distinct.into_iter().map(Seq) {
+            if unacked[0].0.variant.counted.contains(&seq) {
+                continue;
+            }
+            let sharing = unacked[1..]
+                .iter()
+                .filter(|(half, ..)| half.number == batch.number && half.first_seq <= seq)
+                .count();
+            let counting = &mut unacked[sharing].2;
+            *counting = counting.checked_sub(1)?;
+            dead += 1;
+            for (half, ..) in &mut unacked[1..=sharing] {
+                if !half.variant.counted.contains(&seq) {
+                    half.variant.counted.push(seq);
+                    half.variant.counted.sort();
+                }
+            }
+        }
+        let (_, _, inputs) = unacked.remove(0);
+        self.unacked = unacked;
+        self.totals.delivered += inputs;
+        self.totals.dead_lettered += dead;
+        self.totals.outputs_delivered += batch.records - count;
+        Some(seqs)
+    }
+}
+
+/// Inputs of the first `at` records of a range that were not counted before.
+fn inputs_of(batch: &StoredBatch, at: u64) -> u64 {
+    let counted = batch.variant.counted.iter();
+    at - counted.filter(|seq| seq.0 < batch.first_seq.0 + at).count() as u64
+}
+
 impl Model {
     pub(super) fn head(&self, source: &str) -> u64 {
         self.streams.get(source).map_or(0, |stream| stream.records.len() as u64)
@@ -102,8 +186,12 @@ impl Model {
             };
             (format!("gw/{source}/p/{sink}"), view)
         });
-        let batches = self.lanes.values().flat_map(|lane| &lane.unacked);
-        let parts: u64 = batches.map(|(batch, _, _)| batch.parts).sum();
+        // Halves share the parts of their batch.
+        let parts = self.lanes.values().map(|lane| {
+            let batches = lane.unacked.iter().map(|(batch, ..)| (batch.number, batch.parts));
+            batches.collect::<BTreeMap<_, _>>().values().sum::<u64>()
+        });
+        let parts: u64 = parts.sum();
         View {
             streams: streams.collect(),
             lanes: lanes.collect(),
@@ -161,6 +249,10 @@ impl View {
         let rows = statement
             .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
         view.letters = rows.collect::<Result<_, _>>()?;
+        // What is kept in mind is what stands in the table.
+        let counted = super::super::letters::LettersState::load(&database)?;
+        let room = *journal.letters_room().borrow();
+        assert_eq!((room.bytes, room.count), (counted.bytes, counted.count));
         Ok(view)
     }
 
@@ -263,5 +355,6 @@ pub(super) fn batch(number: u64, first: u64, last: u64) -> StoredBatch {
         parts: 0,
         sha256: [u8::try_from(number % 251).unwrap(); 32],
         fixed: format!("{{\"n\":{number}}}"),
+        variant: Variant::default(),
     }
 }

@@ -50,6 +50,9 @@ struct Fixed {
     by: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     files: Vec<FixedFile>,
+    /// Of a half: where in the name the suffix of its halves goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    suffix_at: Option<usize>,
 }
 
 /// One of several files.
@@ -58,6 +61,9 @@ struct FixedFile {
     /// The key of its records.
     key: String,
     name: String,
+    /// Of a half: where in the name the suffix of its halves goes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    suffix_at: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,7 +151,8 @@ impl SinkBuilder for FileSinkBuilder {
             (render(None)?, Vec::new(), Vec::new())
         } else {
             let file = |key: &String| {
-                Ok(FixedFile { key: key.clone(), name: render(Some(key.as_str()))? })
+                let name = render(Some(key.as_str()))?;
+                Ok(FixedFile { key: key.clone(), name, suffix_at: None })
             };
             let files: Vec<_> =
                 facts.partitions.iter().map(file).collect::<Result<_, SinkError>>()?;
@@ -165,12 +172,32 @@ impl SinkBuilder for FileSinkBuilder {
                 .config
                 .zstd_level
                 .map(|level| Compression { codec: ZSTD.to_owned(), level }),
+            suffix_at: None,
         };
         Ok(serde_json::to_string(&fixed).expect("strings and a number are always JSON").into())
     }
 
     fn partition_by(&self) -> Option<Arc<PartitionBy>> {
         self.partition_by.clone()
+    }
+
+    fn fix_half(&self, facts: &BatchFacts, parent_fixed: &str) -> Result<Arc<str>, SinkError> {
+        let half = |name: &mut String, suffix_at: &mut Option<usize>| -> Result<(), SinkError> {
+            let named = name::half(facts, name, *suffix_at).map_err(|reason| {
+                let half = facts.identity();
+                SinkError::new(Class::Rejected, format!("half {half} gets no file name: {reason}"))
+            });
+            (*name, *suffix_at) = named?;
+            Ok(())
+        };
+        let mut fixed = Fixed::parse(parent_fixed)?;
+        if fixed.files.is_empty() {
+            half(&mut fixed.name, &mut fixed.suffix_at)?;
+        }
+        for file in &mut fixed.files {
+            half(&mut file.name, &mut file.suffix_at)?;
+        }
+        Ok(serde_json::to_string(&fixed).expect("strings and numbers are always JSON").into())
     }
 
     fn build(&self) -> Box<dyn Sink> {

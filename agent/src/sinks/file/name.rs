@@ -19,6 +19,8 @@ use crate::record::time::day_and_hour;
 
 /// The first fields are component names, of variable length; the others have a fixed width.
 const NAMES: usize = 4;
+/// Where the batch number stands among them.
+const BATCH: usize = 5;
 
 /// Longest path component: what file systems take, less the dot and `.part` of the temporary.
 const COMPONENT_BYTES_MAX: usize = 255 - ".".len() - ".part".len();
@@ -91,7 +93,7 @@ pub(super) fn render(
         place.pipeline.to_string(),
         place.sink.to_string(),
         facts.epoch.to_string(),
-        format!("{:016}", facts.number.0),
+        format!("{:016}{}", facts.number.0, suffix(facts)),
         format!("{:016}", facts.first_seq.0),
         format!("{:016}", facts.last_seq.0),
         date,
@@ -110,6 +112,51 @@ pub(super) fn render(
         }
         None => out.push_str(&values[field]),
     });
+    let has_batch = template.pieces().contains(&Piece::Field(BATCH));
+    if !has_batch {
+        let at = before_first_dot(&name);
+        name.insert_str(at, &suffix(facts));
+    }
+    fitting(&name)
+}
+
+/// The name of a half: the suffix of the cut goes where `parent_at` says, which is behind that of the cut before; at first
+/// behind the batch number in the name, or before the first dot of the file name where the number does not stand in it. Gives
+/// where the next one goes, as far as the name was not too long.
+///
+/// # Errors
+/// When there is no such name.
+pub(super) fn half(
+    facts: &BatchFacts,
+    parent: &str,
+    parent_at: Option<usize>,
+) -> Result<(String, Option<usize>), String> {
+    let (_, last) = facts.suffix.rsplit_once('.').unwrap_or_default();
+    let number = format!("{:016}", facts.number.0);
+    let behind_number = || parent.find(&number).map(|at| at + number.len());
+    let at = parent_at.filter(|at| parent.is_char_boundary(*at)).or_else(behind_number);
+    let at = at.unwrap_or_else(|| before_first_dot(parent));
+    let mut name = parent.to_owned();
+    let suffix = format!(".{last}");
+    name.insert_str(at, &suffix);
+    let fitting = fitting(&name)?;
+    let next = (fitting == name).then_some(at + suffix.len());
+    Ok((fitting, next))
+}
+
+/// What stands behind the batch number, as it stands in names.
+fn suffix(facts: &BatchFacts) -> String {
+    facts.suffix.replace('/', "")
+}
+
+/// Before the first dot of the file name, or at its end.
+fn before_first_dot(name: &str) -> usize {
+    let file = name.rfind('/').map_or(0, |slash| slash + 1);
+    name.split_at(file).1.find('.').map_or(name.len(), |dot| file + dot)
+}
+
+/// The name as file systems take it.
+fn fitting(name: &str) -> Result<String, String> {
     let name = name.split('/').map(shortened).collect::<Vec<_>>().join("/");
     check_relative(&name)?;
     Ok(name)
@@ -206,6 +253,32 @@ mod tests {
             "src/2017-07-14/src-00001abcde-0000000000000007-0000000000000010-0000000000000012.ndjson.zst"
         );
         assert_eq!(name("{agent}.{pipeline}.{sink}/{hour}"), "gw-1.pipe.files/02");
+    }
+
+    #[test]
+    fn halves_and_replays_have_names_of_their_own() {
+        let facts = |suffix: &str| BatchFacts { suffix: suffix.into(), ..facts(7, 3) };
+        let render = |template, suffix| {
+            let parsed = parse_path_template(template).unwrap();
+            render(template, &parsed, &facts(suffix), None).unwrap()
+        };
+        assert_eq!(render("{batch}-{epoch}.x", "/r9"), "0000000000000007r9-00001abcde.x");
+        assert_eq!(
+            render("a.b/{epoch}-{first_seq}.x.y", ".0/r9").split_once('/').unwrap().1,
+            "00001abcde-0000000000000010.0r9.x.y"
+        );
+        let (first, at) = half(&facts(".0"), "d.d/0000000000000007-z.x", None).unwrap();
+        assert_eq!(first, "d.d/0000000000000007.0-z.x");
+        let (second, _) = half(&facts(".0.1"), &first, at).unwrap();
+        assert_eq!(second, "d.d/0000000000000007.0.1-z.x");
+        let (first, at) = half(&facts(".1"), "d.d/z.x.y", None).unwrap();
+        assert_eq!(half(&facts(".1.0"), &first, at).unwrap().0, "d.d/z.1.0.x.y");
+        assert_eq!(half(&facts(".1"), "d.d/z", None).unwrap().0, "d.d/z.1");
+        let long = format!("{}.x", "z".repeat(COMPONENT_BYTES_MAX - 2));
+        let (zero, at) = half(&facts(".0"), &long, None).unwrap();
+        let (one, _) = half(&facts(".1"), &long, None).unwrap();
+        assert_ne!(zero, one);
+        assert_eq!(at, None);
     }
 
     #[test]

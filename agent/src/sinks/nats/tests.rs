@@ -14,6 +14,7 @@ use super::*;
 use crate::backoff::{Backoff, Jitter};
 use crate::net::certificates::{Authority, replace};
 use crate::record::{Headers, HeadersBuffer};
+use crate::sinks::config::GiveUp;
 use crate::sinks::tests::{batch, batch_of, facts};
 
 /// A server of its own, killed at the end.
@@ -117,6 +118,8 @@ impl Server {
             backoff: Backoff::new(Duration::from_millis(1), Duration::from_secs(1), Jitter::Full)
                 .unwrap(),
             attempt_timeout: Duration::from_secs(10),
+            budget: Duration::from_secs(120),
+            on_exhausted: GiveUp::DeadLetter,
         };
         change(&mut config, &mut retry);
         let clock = Arc::new(crate::clock::SystemClock);

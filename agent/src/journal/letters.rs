@@ -1,0 +1,434 @@
+//! The store of dead letters: its rows, how much they take, and what is done when there is no room for more.
+//!
+//! What it holds is kept in mind and counted anew whenever the state is loaded. A letter that has no room is never left out
+//! silently: with `on_full = "hold"` whatever it belongs to (a batch's ack, a seal, an append) does not happen and is asked
+//! again later; with `drop_oldest` the oldest letters make room and are counted.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, params};
+
+use super::appender::SourceLetter;
+use super::apply::Group;
+use super::config::LettersOnFull;
+use super::error::JournalError;
+use super::lanes::StageLetter;
+use super::outcome::{SinkLetter, SinkLetters};
+use super::quota::FullState;
+use super::writer::Writer;
+use crate::clock::Timestamp;
+use crate::limits::LETTER_ROW_BYTES;
+use crate::record::id::{LaneNumber, Seq};
+use crate::units::human_bytes;
+
+/// Letters that are looked at together when the oldest make room.
+const DROPPED_AT_ONCE: usize = 64;
+
+/// How full the store of dead letters is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LettersRoom {
+    /// Bytes of all letters: payload, headers and texts, and a fixed share for each.
+    pub bytes: u64,
+    /// `dead_letters.max_bytes`.
+    pub bytes_max: u64,
+    /// Letters.
+    pub count: u64,
+}
+
+/// The same for status and metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LettersSnapshot {
+    /// What it holds.
+    pub room: LettersRoom,
+    /// `dead_letters.on_full`.
+    pub on_full: LettersOnFull,
+    /// Something waits for room, and why.
+    pub full: Option<FullState>,
+    /// Letters that were dropped since this run began, to make room.
+    pub dropped: u64,
+    /// Letters that were discarded since this run began, as asked.
+    pub discarded: u64,
+}
+
+/// What all letters take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct LettersState {
+    pub(super) bytes: u64,
+    pub(super) count: u64,
+}
+
+/// Bytes of a letter's row, in SQL. The same as [`LetterRow::bytes`].
+const BYTES: &str = "(octet_length(payload) + octet_length(headers) + octet_length(subject)
+    + octet_length(reason) + coalesce(octet_length(record), octet_length(place), 0)
+    + coalesce(octet_length(batch), 0))";
+
+impl LettersState {
+    pub(super) fn load(connection: &Connection) -> rusqlite::Result<Self> {
+        let query = format!("SELECT count(*), coalesce(sum({BYTES}), 0) FROM dead_letters");
+        connection.query_row(&query, [], |row| {
+            let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
+            Ok(Self { bytes: count(1)? + count(0)? * LETTER_ROW_BYTES, count: count(0)? })
+        })
+    }
+}
+
+/// What the writer knows of the store beside its size.
+#[derive(Debug, Default)]
+pub(super) struct LettersQuota {
+    pub(super) bytes_max: u64,
+    pub(super) on_full: LettersOnFull,
+    /// Somebody waits for room.
+    pub(super) full: Option<FullState>,
+    /// Bytes of letters of appends that this transaction has let in and not written yet.
+    pub(super) admitted: u64,
+    pub(super) dropped: u64,
+    pub(super) discarded: u64,
+}
+
+/// A letter on its way into its row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LetterRow<'a> {
+    pub(super) stage: &'a str,
+    pub(super) source: &'a str,
+    pub(super) lane: Option<LaneNumber>,
+    pub(super) batch: Option<&'a str>,
+    /// The record's identity, or the place where a source found it.
+    pub(super) record: Option<&'a str>,
+    pub(super) place: Option<&'a str>,
+    pub(super) seq: Option<Seq>,
+    pub(super) plugin_sha256: Option<&'a [u8; 32]>,
+    pub(super) class: &'a str,
+    pub(super) reason: &'a str,
+    pub(super) attempts: u32,
+    pub(super) first_at: Timestamp,
+    pub(super) last_at: Timestamp,
+    pub(super) time: Timestamp,
+    pub(super) subject: &'a str,
+    pub(super) headers: &'a [u8],
+    pub(super) payload: &'a [u8],
+    pub(super) size_bytes: u64,
+    pub(super) whole: u64,
+}
+
+impl<'a> LetterRow<'a> {
+    pub(super) fn of_stage(
+        letter: &'a StageLetter,
+        source: &'a str,
+        lane: LaneNumber,
+        batch: &'a str,
+        at: Timestamp,
+    ) -> Self {
+        Self {
+            stage: &letter.stage,
+            source,
+            lane: Some(lane),
+            batch: Some(batch),
+            record: Some(&letter.record),
+            place: None,
+            seq: Some(letter.seq),
+            plugin_sha256: Some(&letter.plugin_sha256),
+            class: letter.class,
+            reason: &letter.reason,
+            attempts: 1,
+            first_at: at,
+            last_at: at,
+            time: letter.time,
+            subject: &letter.subject,
+            headers: &letter.headers,
+            payload: &letter.payload,
+            size_bytes: letter.payload.len() as u64,
+            whole: 0,
+        }
+    }
+
+    pub(super) fn of_sink(
+        letter: &'a SinkLetter,
+        letters: &SinkLetters,
+        (stage, source, lane): (&'a str, &'a str, LaneNumber),
+        batch: &'a str,
+    ) -> Self {
+        Self {
+            stage,
+            source,
+            lane: Some(lane),
+            batch: Some(batch),
+            record: Some(&letter.record),
+            place: None,
+            seq: Some(letter.seq),
+            plugin_sha256: None,
+            class: letters.class.as_str(),
+            reason: &letter.reason,
+            attempts: letters.attempts,
+            first_at: letters.first_at,
+            last_at: letters.last_at,
+            time: letter.time,
+            subject: &letter.subject,
+            headers: &letter.headers,
+            payload: &letter.payload,
+            size_bytes: letter.payload.len() as u64,
+            whole: 0,
+        }
+    }
+
+    pub(super) fn of_source(letter: &'a SourceLetter, source: &'a str, at: Timestamp) -> Self {
+        Self {
+            stage: "source",
+            source,
+            lane: None,
+            batch: None,
+            record: None,
+            place: Some(&letter.place),
+            seq: None,
+            plugin_sha256: None,
+            class: "rejected",
+            reason: &letter.reason,
+            attempts: 0,
+            first_at: at,
+            last_at: at,
+            time: letter.time,
+            subject: &letter.subject,
+            headers: &[],
+            payload: &letter.payload,
+            size_bytes: letter.size_bytes,
+            whole: 0,
+        }
+    }
+
+    /// What it takes of the store.
+    pub(super) fn bytes(&self) -> u64 {
+        let texts = self.subject.len() + self.reason.len();
+        let name = self.record.or(self.place).map_or(0, str::len);
+        let batch = self.batch.map_or(0, str::len);
+        (self.payload.len() + self.headers.len() + texts + name + batch) as u64 + LETTER_ROW_BYTES
+    }
+}
+
+impl StageLetter {
+    /// What it takes of the store.
+    pub(super) fn stored_bytes(&self, batch: &str) -> u64 {
+        LetterRow::of_stage(self, "", LaneNumber(0), batch, Timestamp(0)).bytes()
+    }
+}
+
+impl SinkLetter {
+    /// What it takes of the store.
+    #[must_use]
+    pub fn stored_bytes(&self, batch: &str) -> u64 {
+        let texts = self.subject.len() + self.reason.len() + self.record.len() + batch.len();
+        (self.payload.len() + self.headers.len() + texts) as u64 + LETTER_ROW_BYTES
+    }
+}
+
+impl Writer {
+    pub(super) fn letters_room(&self) -> LettersRoom {
+        let (letters, quota) = (self.state.letters, &self.letters);
+        LettersRoom { bytes: letters.bytes, bytes_max: quota.bytes_max, count: letters.count }
+    }
+
+    pub(super) fn letters_snapshot(&self) -> LettersSnapshot {
+        LettersSnapshot {
+            room: self.letters_room(),
+            on_full: self.letters.on_full,
+            full: self.letters.full.clone(),
+            dropped: self.letters.dropped,
+            discarded: self.letters.discarded,
+        }
+    }
+
+    /// Tells everybody how full the store is.
+    pub(super) fn publish_letters(&self) {
+        let room = self.letters_room();
+        self.published.letters.send_if_modified(|known| {
+            let changed = *known != room;
+            *known = room;
+            changed
+        });
+    }
+
+    /// Whether the store has room for this much more, as it is.
+    pub(super) fn letters_fit(&self, bytes: u64) -> bool {
+        let taken = self.state.letters.bytes + self.letters.admitted;
+        bytes == 0 || taken + bytes <= self.letters.bytes_max
+    }
+
+    /// Makes room for letters by the store's policy, or says why there is none.
+    pub(super) fn make_letters_fit(
+        &mut self,
+        transaction: &Connection,
+        bytes: u64,
+        count: usize,
+    ) -> Result<Option<JournalError>, JournalError> {
+        if count == 0 {
+            return Ok(None);
+        }
+        if !self.letters_fit(bytes) {
+            if self.letters.on_full == LettersOnFull::DropOldest && bytes <= self.letters.bytes_max
+            {
+                self.drop_oldest_letters(transaction, bytes)?;
+            } else {
+                return Ok(Some(self.letters_become_full(bytes)));
+            }
+        }
+        // Above `max_page_count` they would fail everybody's commit.
+        let needed = super::budget::row_bytes(usize::try_from(bytes).unwrap_or(usize::MAX / 2));
+        if needed > self.quota.parts_left {
+            self.becomes_full();
+            let why = format!("dead letters of {} have no room in it", human_bytes(bytes));
+            return Ok(Some(JournalError::NoRoom { path: self.path.clone(), why }));
+        }
+        self.quota.parts_left -= needed;
+        if self.letters.full.take().is_some() {
+            tracing::info!("Dead letters have room again");
+            self.dirty = true;
+            self.publish_room();
+        }
+        Ok(None)
+    }
+
+    /// Says once that letters have no room, and gives the error for whoever brought them.
+    pub(super) fn letters_become_full(&mut self, bytes: u64) -> JournalError {
+        let room = self.letters_room();
+        let why = if bytes > room.bytes_max {
+            format!("they take {} at once, more than max_bytes", human_bytes(bytes))
+        } else {
+            format!(
+                "{} are in use, {} more are needed",
+                human_bytes(room.bytes),
+                human_bytes(bytes)
+            )
+        };
+        let error = JournalError::LettersFull { why, bytes_max: human_bytes(room.bytes_max) };
+        if self.letters.full.is_none() {
+            tracing::warn!(reason = %error, "Dead letters are full");
+            let (reason, since) = (error.to_string(), self.clock.now());
+            self.letters.full = Some(FullState { reason, since });
+            self.dirty = true;
+            self.publish_room();
+        }
+        error
+    }
+
+    /// The oldest letters go until `bytes` fit.
+    fn drop_oldest_letters(
+        &mut self,
+        transaction: &Connection,
+        bytes: u64,
+    ) -> Result<(), JournalError> {
+        let failed = |source| JournalError::sqlite(&self.path, "dropping dead letters", source);
+        let query = format!("SELECT id, {BYTES} FROM dead_letters ORDER BY id LIMIT ?1");
+        let limit = i64::try_from(DROPPED_AT_ONCE).expect("a few letters");
+        while !self.letters_fit(bytes) {
+            let oldest: Vec<(i64, i64)> = transaction
+                .prepare_cached(&query)
+                .map_err(failed)?
+                .query_map([limit], |row| Ok((row.get(0)?, row.get(1)?)))
+                .map_err(failed)?
+                .collect::<Result<_, _>>()
+                .map_err(failed)?;
+            let mut last = None;
+            for (id, size) in oldest {
+                if self.letters_fit(bytes) {
+                    break;
+                }
+                let freed = size.cast_unsigned() + LETTER_ROW_BYTES;
+                let letters = &mut self.state.letters;
+                letters.bytes = letters.bytes.saturating_sub(freed);
+                letters.count = letters.count.saturating_sub(1);
+                self.quota.giving_up.letters += 1;
+                last = Some(id);
+            }
+            let Some(last) = last else { return Ok(()) };
+            let delete = "DELETE FROM dead_letters WHERE id <= ?1";
+            transaction
+                .prepare_cached(delete)
+                .and_then(|mut statement| statement.execute([last]))
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_letter(
+        &mut self,
+        transaction: &Connection,
+        row: &LetterRow<'_>,
+    ) -> Result<(), JournalError> {
+        let insert =
+            "INSERT INTO dead_letters (stage, source, lane, batch, record, seq, plugin_sha256,
+            class, reason, attempts, first_at, last_at, time, subject, headers, payload, size_bytes,
+            place, whole)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
+        let parameters = params![
+            row.stage,
+            row.source,
+            row.lane.map(|lane| lane.0),
+            row.batch,
+            row.record,
+            row.seq.map(|seq| seq.0.cast_signed()),
+            row.plugin_sha256,
+            row.class,
+            row.reason,
+            row.attempts,
+            row.first_at.0,
+            row.last_at.0,
+            row.time.0,
+            row.subject,
+            row.headers,
+            row.payload,
+            row.size_bytes.cast_signed(),
+            row.place,
+            row.whole.cast_signed(),
+        ];
+        self.execute(transaction, "keeping a dead letter", insert, parameters)?;
+        self.state.letters.bytes += row.bytes();
+        self.state.letters.count += 1;
+        Ok(())
+    }
+
+    /// Deletes letters that nobody wants any more; those that are being replayed stay.
+    pub(super) fn discard_letters(
+        &mut self,
+        transaction: &Connection,
+        group: &mut Group,
+        ids: &[i64],
+        reply: tokio::sync::oneshot::Sender<Result<u64, JournalError>>,
+    ) -> Result<(), JournalError> {
+        let discarded = self.delete_letters(transaction, ids);
+        if let Ok(count) = &discarded {
+            self.quota.giving_up.discarded += *count;
+            // Whoever waits for room looks again.
+            self.quota.look_again = true;
+            self.letters.full = None;
+            self.publish_room();
+        }
+        group.answer_with(reply, discarded)
+    }
+
+    fn delete_letters(
+        &mut self,
+        transaction: &Connection,
+        ids: &[i64],
+    ) -> Result<u64, JournalError> {
+        let mut count = 0;
+        for id in ids {
+            let query = format!(
+                "SELECT {BYTES} FROM dead_letters WHERE id = ?1 AND disposition IS NOT 'replayed'"
+            );
+            let size: Option<i64> =
+                self.value(transaction, "reading a dead letter", &query, [id])?;
+            let Some(size) = size else { continue };
+            let delete = "DELETE FROM dead_letters WHERE id = ?1";
+            self.execute(transaction, "discarding a dead letter", delete, [id])?;
+            let letters = &mut self.state.letters;
+            let freed = size.cast_unsigned() + LETTER_ROW_BYTES;
+            letters.bytes = letters.bytes.saturating_sub(freed);
+            letters.count = letters.count.saturating_sub(1);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// What appenders are told while a source's letter waits for room.
+    pub(super) fn letters_in_the_way(&self) -> Option<Arc<str>> {
+        self.letters.full.as_ref().map(|full| Arc::from(full.reason.as_str()))
+    }
+}

@@ -1,0 +1,146 @@
+//! Looking into the dead letters: pages of a list, and single ones with their payload.
+
+use rusqlite::types::ToSql;
+
+use super::Journal;
+use super::error::JournalError;
+use super::reader::Readers;
+use crate::clock::Timestamp;
+use crate::limits::LETTERS_PAGE_MAX;
+
+/// Which dead letters are wanted. What is `None` does not matter.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LettersFilter {
+    /// The name of their lane.
+    pub lane: Option<String>,
+    /// Where they were given up: a transform, a sink, or `source`.
+    pub stage: Option<String>,
+    /// Why.
+    pub class: Option<String>,
+    /// Only those with a larger id: the last one of the page before.
+    pub after: i64,
+    /// Letters of one page, at most [`LETTERS_PAGE_MAX`].
+    pub limit: usize,
+}
+
+/// A dead letter, but for its payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Letter {
+    /// Its number; younger ones have larger ones.
+    pub id: i64,
+    /// Where it was given up: a transform, a sink, or `source`.
+    pub stage: String,
+    /// The source.
+    pub source: String,
+    /// The lane's name; none for what a source refused.
+    pub lane: Option<String>,
+    /// The identity of its batch.
+    pub batch: Option<String>,
+    /// The record's identity.
+    pub record: Option<String>,
+    /// The input's seq.
+    pub seq: Option<u64>,
+    /// Digest of the plugin that gave it up.
+    pub plugin_sha256: Option<Vec<u8>>,
+    /// Why, in a word.
+    pub class: String,
+    /// Why, for people.
+    pub reason: String,
+    /// How often its batch was sent.
+    pub attempts: u32,
+    /// When it was tried first.
+    pub first_at: Timestamp,
+    /// When it was tried last.
+    pub last_at: Timestamp,
+    /// Its event time.
+    pub time: Timestamp,
+    /// Its subject.
+    pub subject: String,
+    /// Its headers, encoded.
+    pub headers: Vec<u8>,
+    /// Bytes of the payload that is kept.
+    pub payload_bytes: u64,
+    /// Bytes of the record's payload, of which a source may keep only the beginning.
+    pub size_bytes: u64,
+    /// Where a source found it.
+    pub place: Option<String>,
+    /// What was done about it.
+    pub disposition: Option<String>,
+    /// What somebody wrote down about it.
+    pub note: Option<String>,
+    /// Records of its batch, when all of them were given up together and nothing was delivered; else 0.
+    pub whole: u64,
+}
+
+const COLUMNS: &str =
+    "letter.id, letter.stage, letter.source, lanes.name, letter.batch, letter.record,
+    letter.seq, letter.plugin_sha256, letter.class, letter.reason, letter.attempts, letter.first_at,
+    letter.last_at, letter.time, letter.subject, letter.headers, octet_length(letter.payload),
+    letter.size_bytes, letter.place, letter.disposition, letter.note, letter.whole";
+const TABLES: &str = "FROM dead_letters AS letter LEFT JOIN lanes ON lanes.number = letter.lane";
+
+fn letter(row: &rusqlite::Row<'_>) -> rusqlite::Result<Letter> {
+    let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
+    Ok(Letter {
+        id: row.get(0)?,
+        stage: row.get(1)?,
+        source: row.get(2)?,
+        lane: row.get(3)?,
+        batch: row.get(4)?,
+        record: row.get(5)?,
+        seq: row.get::<_, Option<i64>>(6)?.map(i64::cast_unsigned),
+        plugin_sha256: row.get(7)?,
+        class: row.get(8)?,
+        reason: row.get(9)?,
+        attempts: row.get(10)?,
+        first_at: Timestamp(row.get(11)?),
+        last_at: Timestamp(row.get(12)?),
+        time: Timestamp(row.get(13)?),
+        subject: row.get(14)?,
+        headers: row.get(15)?,
+        payload_bytes: count(16)?,
+        size_bytes: count(17)?,
+        place: row.get(18)?,
+        disposition: row.get(19)?,
+        note: row.get(20)?,
+        whole: count(21)?,
+    })
+}
+
+impl Readers {
+    fn letters(&self, filter: &LettersFilter) -> Result<Vec<Letter>, JournalError> {
+        let limit = i64::try_from(filter.limit.min(LETTERS_PAGE_MAX)).unwrap_or(0);
+        let query = format!(
+            "SELECT {COLUMNS} {TABLES} WHERE letter.id > ?1 AND (?2 IS NULL OR lanes.name = ?2)
+             AND (?3 IS NULL OR letter.stage = ?3) AND (?4 IS NULL OR letter.class = ?4)
+             ORDER BY letter.id LIMIT ?5"
+        );
+        let parameters: [&dyn ToSql; 5] =
+            [&filter.after, &filter.lane, &filter.stage, &filter.class, &limit];
+        self.query_rows(&query, &parameters, letter)
+    }
+
+    fn letter(&self, id: i64) -> Result<Option<(Letter, Vec<u8>)>, JournalError> {
+        let query = format!("SELECT {COLUMNS}, letter.payload {TABLES} WHERE letter.id = ?1");
+        let with_payload = |row: &rusqlite::Row<'_>| Ok((letter(row)?, row.get(22)?));
+        Ok(self.query_rows(&query, &[&id], with_payload)?.pop())
+    }
+}
+
+impl Journal {
+    /// A page of the dead letters, oldest first. Blocks.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn letters(&self, filter: &LettersFilter) -> Result<Vec<Letter>, JournalError> {
+        self.readers.letters(filter)
+    }
+
+    /// One dead letter with its payload. Blocks.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn letter(&self, id: i64) -> Result<Option<(Letter, Vec<u8>)>, JournalError> {
+        self.readers.letter(id)
+    }
+}

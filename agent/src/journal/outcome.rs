@@ -1,0 +1,446 @@
+//! What became of a sealed batch: delivered, cut in half, sent to the dead letters, or given another identity.
+//!
+//! # Cuts
+//!
+//! 1. A batch that a destination refuses as a whole is cut at one of its records. The row of the batch goes and two rows take
+//!    its place, in one transaction that is durable before the first half is sent. A cut is never undone.
+//! 2. Halves share the parts of their batch, each by a range of its records; a batch whose content is a range of the stream
+//!    becomes two ranges. The parts go with the last half.
+//! 3. An input whose records lie on both sides is counted by the half that holds its last one; if an earlier half gives it up,
+//!    it is counted then, and the later ones are told (`counted`).
+//!
+//! # Acks
+//!
+//! One that gives up nothing rides with whatever commits next. One with dead letters is waited for: letters, totals and the
+//! end of the batch are one transaction, or, where the letters have no room, nothing of it happens.
+
+use rusqlite::{Connection, params};
+use tokio::sync::oneshot;
+
+use super::apply::Group;
+use super::batches::{LetterClass, Shown, StoredBatch, counted_bytes, stored_batches};
+use super::error::JournalError;
+use super::lanes::LaneJournal;
+use super::letters::LetterRow;
+use super::state::{UnackedState, part_key};
+use super::writer::{Operation, Writer};
+use crate::clock::Timestamp;
+use crate::limits::BATCH_PARTS_MAX;
+use crate::record::id::{BatchNumber, Epoch, LaneNumber, Seq};
+
+/// A sealed record that is given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SinkLetter {
+    /// Why, with the destination's words.
+    pub reason: String,
+    /// The record's identity.
+    pub record: String,
+    /// The input that it was made from.
+    pub seq: Seq,
+    /// Its event time.
+    pub time: Timestamp,
+    /// Its subject.
+    pub subject: String,
+    /// Its headers, encoded.
+    pub headers: Vec<u8>,
+    /// Its payload, as it was sealed.
+    pub payload: Vec<u8>,
+}
+
+/// The records of one batch that are given up, in the order in which they stand in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SinkLetters {
+    /// Why all of them are.
+    pub class: LetterClass,
+    /// How often the batch was sent.
+    pub attempts: u32,
+    /// When it was sent first.
+    pub first_at: Timestamp,
+    /// When it was sent last.
+    pub last_at: Timestamp,
+    /// The records.
+    pub letters: Vec<SinkLetter>,
+}
+
+/// Where a batch is cut, and what its halves are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Halves {
+    /// The halves, in order.
+    pub halves: [StoredBatch; 2],
+    /// Inputs that the first one counts: those whose last record it has. The others of the batch are the second one's.
+    pub first_inputs: u64,
+}
+
+/// Which batch of a lane, by its row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchKey {
+    number: BatchNumber,
+    suffix: String,
+}
+
+impl From<&StoredBatch> for BatchKey {
+    fn from(batch: &StoredBatch) -> Self {
+        Self { number: batch.number, suffix: batch.variant.suffix.clone() }
+    }
+}
+
+/// A batch that was not cut.
+impl From<BatchNumber> for BatchKey {
+    fn from(number: BatchNumber) -> Self {
+        Self { number, suffix: String::new() }
+    }
+}
+
+impl BatchKey {
+    fn is(&self, batch: &UnackedState) -> bool {
+        self.number == batch.number && self.suffix == batch.suffix
+    }
+}
+
+type Reply<T> = oneshot::Sender<Result<T, JournalError>>;
+
+#[derive(Debug)]
+pub(super) struct AckOperation {
+    pub(super) lane: LaneNumber,
+    pub(super) session: u64,
+    batch: BatchKey,
+    identity: String,
+    letters: Option<(SinkLetters, Reply<()>)>,
+}
+
+impl AckOperation {
+    /// Whether nobody waits for it.
+    pub(super) fn can_wait(&self) -> bool {
+        self.letters.is_none()
+    }
+
+    /// Bytes that its letters take.
+    pub(super) fn letters_bytes(&self) -> u64 {
+        self.letters.as_ref().map_or(0, |(letters, _)| letters.stored_bytes(&self.identity))
+    }
+
+    pub(super) fn refuse(self, error: JournalError) {
+        if let Some((_, reply)) = self.letters {
+            // Whoever asked may have given up waiting.
+            drop(reply.send(Err(error)));
+        }
+    }
+}
+
+impl SinkLetters {
+    /// What they take of the store of dead letters.
+    #[must_use]
+    pub fn stored_bytes(&self, batch_identity: &str) -> u64 {
+        self.letters.iter().map(|letter| letter.stored_bytes(batch_identity)).sum()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct CutOperation {
+    pub(super) lane: LaneNumber,
+    pub(super) session: u64,
+    batch: BatchKey,
+    halves: Halves,
+    pub(super) reply: Reply<()>,
+}
+
+#[derive(Debug)]
+pub(super) struct RenameOperation {
+    pub(super) lane: LaneNumber,
+    pub(super) session: u64,
+    batch: BatchKey,
+    epoch: Epoch,
+    number: BatchNumber,
+    fixed: String,
+    pub(super) reply: Reply<()>,
+}
+
+impl LaneJournal {
+    /// Records that a batch was delivered. Rides with the next commit, after a second at the latest.
+    ///
+    /// # Errors
+    /// When the journal is closed.
+    pub async fn ack(&self, batch: impl Into<BatchKey>) -> Result<(), JournalError> {
+        let (lane, session) = (self.number, self.session);
+        let (batch, identity) = (batch.into(), String::new());
+        let operation = AckOperation { lane, session, batch, identity, letters: None };
+        self.writer.send(Operation::Ack(Box::new(operation)), 0).await
+    }
+
+    /// Records durably that a batch was delivered but for these records, which become dead letters.
+    ///
+    /// # Errors
+    /// [`JournalError::LettersFull`] or [`JournalError::NoRoom`] when the letters have no room: nothing has changed then, and
+    /// the same may be asked again. Others as ever.
+    pub async fn ack_with_letters(
+        &self,
+        batch: &StoredBatch,
+        letters: SinkLetters,
+    ) -> Result<(), JournalError> {
+        let (reply, answer) = oneshot::channel();
+        let operation = AckOperation {
+            lane: self.number,
+            session: self.session,
+            batch: batch.into(),
+            identity: batch.identity(&self.name),
+            letters: Some((letters, reply)),
+        };
+        let bytes = usize::try_from(operation.letters_bytes()).unwrap_or(usize::MAX);
+        self.writer.send(Operation::Ack(Box::new(operation)), bytes).await?;
+        answer.await.unwrap_or(Err(JournalError::Closed))
+    }
+
+    /// Cuts a batch in half, durably and for good.
+    ///
+    /// # Errors
+    /// When the journal cannot commit or is closed, or the halves do not make the batch.
+    pub async fn cut(&self, batch: &StoredBatch, halves: Halves) -> Result<(), JournalError> {
+        let (lane, session, batch) = (self.number, self.session, BatchKey::from(batch));
+        self.writer
+            .ask(|reply| {
+                Operation::Cut(Box::new(CutOperation { lane, session, batch, halves, reply }))
+            })
+            .await
+    }
+
+    /// Gives a batch the next number of this run as its identity, and what the sink fixed for that. Its records keep theirs.
+    /// The number is taken from those that seals get, so nothing is being sealed meanwhile.
+    ///
+    /// # Errors
+    /// When the journal cannot commit or is closed, or the number is not the next one.
+    pub async fn rename(
+        &self,
+        batch: &StoredBatch,
+        epoch: Epoch,
+        number: BatchNumber,
+        fixed: String,
+    ) -> Result<(), JournalError> {
+        let (lane, session, batch) = (self.number, self.session, BatchKey::from(batch));
+        let rename = |reply| RenameOperation { lane, session, batch, epoch, number, fixed, reply };
+        self.writer.ask(|reply| Operation::Rename(Box::new(rename(reply)))).await
+    }
+}
+
+impl Writer {
+    /// Where a batch stands among the unacked ones of its lane; replays stand outside of their order.
+    fn position(&self, lane: LaneNumber, key: &BatchKey) -> Option<usize> {
+        let lane = self.state.lanes.get(&lane)?;
+        let at = lane.unacked.iter().position(|batch| key.is(batch))?;
+        let in_order = lane.unacked.iter().position(|batch| !batch.replay);
+        (lane.unacked[at].replay || in_order == Some(at)).then_some(at)
+    }
+
+    fn not_the_oldest(&self, lane: LaneNumber, key: &BatchKey) -> JournalError {
+        let lane = self.state.lanes.get(&lane).map(|lane| lane.name.clone());
+        let why = "it is not the oldest that waits for an outcome".to_owned();
+        match lane {
+            Some(lane) => JournalError::Misfit { lane, batch: key.number, why },
+            None => JournalError::SessionEnded("a lane that is not there".to_owned()),
+        }
+    }
+
+    pub(super) fn ack(
+        &mut self,
+        transaction: &Connection,
+        group: &mut Group,
+        operation: AckOperation,
+    ) -> Result<(), JournalError> {
+        let Some(at) = self.position(operation.lane, &operation.batch) else {
+            let error = self.not_the_oldest(operation.lane, &operation.batch);
+            tracing::error!(error = %error, "Ack of a batch that is not the oldest, not taken");
+            operation.refuse(error);
+            return Ok(());
+        };
+        let bytes = operation.letters_bytes();
+        let AckOperation { lane: number, batch: key, identity, letters, .. } = operation;
+        let mut given_up = 0;
+        if let Some((letters, reply)) = letters {
+            let fit = self.make_letters_fit(transaction, bytes, letters.letters.len());
+            if let Some(error) = fit? {
+                // Whoever asked may have given up waiting.
+                drop(reply.send(Err(error)));
+                return Ok(());
+            }
+            group.answer(reply, ());
+            given_up = letters.letters.len() as u64;
+            let whole = given_up == self.state.lanes[&number].unacked[at].records;
+            self.write_sink_letters(transaction, number, &identity, &letters, whole)?;
+            let seqs = letters.letters.iter().map(|letter| letter.seq);
+            self.count_given_up(transaction, number, at, seqs)?;
+        }
+        let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
+        let Some(done) = lane.unacked.remove(at) else { return Ok(()) };
+        lane.totals.delivered += done.inputs;
+        lane.totals.outputs_delivered += done.records.saturating_sub(given_up);
+        let is_last = !lane.unacked.iter().any(|batch| batch.number == done.number);
+        if is_last && done.parts > 0 {
+            let last = part_key(number, done.number, BATCH_PARTS_MAX - 1);
+            let keys = [part_key(number, done.number, 0), last];
+            let delete = "DELETE FROM batch_parts WHERE key BETWEEN ?1 AND ?2";
+            self.execute(transaction, "deleting parts", delete, keys)?;
+        }
+        self.delete_batch(transaction, number, &key)?;
+        self.write_lane(transaction, number)
+    }
+
+    fn delete_batch(
+        &self,
+        transaction: &Connection,
+        lane: LaneNumber,
+        key: &BatchKey,
+    ) -> Result<(), JournalError> {
+        let delete = "DELETE FROM batches WHERE lane = ?1 AND number = ?2 AND suffix = ?3";
+        let parameters = params![lane.0, key.number.0.cast_signed(), key.suffix];
+        self.execute(transaction, "deleting a batch", delete, parameters).map(drop)
+    }
+
+    fn write_sink_letters(
+        &mut self,
+        transaction: &Connection,
+        number: LaneNumber,
+        identity: &str,
+        letters: &SinkLetters,
+        whole: bool,
+    ) -> Result<(), JournalError> {
+        let source = self.source_of(number);
+        let stage = self.state.lanes.get(&number).map(|lane| lane.sink.to_string());
+        let stage = stage.unwrap_or_default();
+        for letter in &letters.letters {
+            let row = LetterRow::of_sink(letter, letters, (&stage, &source, number), identity);
+            let whole = if whole { letters.letters.len() as u64 } else { 0 };
+            self.write_letter(transaction, &LetterRow { whole, ..row })?;
+        }
+        Ok(())
+    }
+
+    /// Moves the inputs of given-up records to the dead-lettered ones, each once.
+    fn count_given_up(
+        &mut self,
+        transaction: &Connection,
+        number: LaneNumber,
+        at: usize,
+        seqs: impl Iterator<Item = Seq>,
+    ) -> Result<(), JournalError> {
+        let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
+        let mut seqs: Vec<_> = seqs.collect();
+        seqs.dedup();
+        let mut changed = Vec::new();
+        for seq in seqs {
+            if lane.unacked[at].counted.binary_search(&seq).is_ok() {
+                continue;
+            }
+            lane.totals.dead_lettered += 1;
+            let batch = lane.unacked[at].number;
+            let siblings = at + 1..lane.unacked.len();
+            let sharing: Vec<_> = siblings
+                .filter(|later| {
+                    let later = &lane.unacked[*later];
+                    later.number == batch && later.first_seq <= seq
+                })
+                .collect();
+            // The half with the last of its records counts it.
+            let counting = sharing.last().copied().unwrap_or(at);
+            let inputs = &mut lane.unacked[counting].inputs;
+            *inputs = inputs.saturating_sub(1);
+            for later in sharing {
+                let counted = &mut lane.unacked[later].counted;
+                if let Err(place) = counted.binary_search(&seq) {
+                    counted.insert(place, seq);
+                }
+                changed.push(later);
+            }
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        let changed: Vec<_> = changed.into_iter().map(|at| lane.unacked[at].clone()).collect();
+        for half in changed {
+            let update = "UPDATE batches SET inputs = ?4, counted = ?5
+                          WHERE lane = ?1 AND number = ?2 AND suffix = ?3";
+            let parameters = params![
+                number.0,
+                half.number.0.cast_signed(),
+                half.suffix,
+                half.inputs.cast_signed(),
+                counted_bytes(&half.counted)
+            ];
+            self.execute(transaction, "counting inputs", update, parameters)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn cut(
+        &mut self,
+        transaction: &Connection,
+        group: &mut Group,
+        operation: CutOperation,
+    ) -> Result<(), JournalError> {
+        let CutOperation { lane: number, batch: key, halves, reply, .. } = operation;
+        let at = self.position(number, &key);
+        let Some(at) = at.filter(|at| self.makes(number, *at, &halves)) else {
+            // Whoever asked may have given up waiting.
+            drop(reply.send(Err(self.not_the_oldest(number, &key))));
+            return Ok(());
+        };
+        group.answer(reply, ());
+        self.delete_batch(transaction, number, &key)?;
+        let Halves { halves, first_inputs } = halves;
+        let whole = self.state.lanes.get(&number).map_or(0, |lane| lane.unacked[at].inputs);
+        let inputs = [first_inputs, whole - first_inputs];
+        for (half, inputs) in halves.iter().zip(inputs) {
+            self.insert_batch(transaction, number, half, inputs)?;
+        }
+        let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
+        let [first, second] = &halves;
+        lane.unacked[at] = first.unacked(inputs[0]);
+        lane.unacked.insert(at + 1, second.unacked(inputs[1]));
+        Ok(())
+    }
+
+    /// Whether halves make a batch: all its records and all its inputs, in order.
+    fn makes(&self, lane: LaneNumber, at: usize, halves: &Halves) -> bool {
+        let Some(lane) = self.state.lanes.get(&lane) else { return false };
+        let (batch, Halves { halves, first_inputs }) = (&lane.unacked[at], halves);
+        let [first, second] = halves;
+        first.records > 0
+            && second.records > 0
+            && first.records + second.records == batch.records
+            && *first_inputs <= batch.inputs
+            && halves.iter().all(|half| half.number == batch.number && half.parts == batch.parts)
+            && first.variant.suffix == format!("{}.0", batch.suffix)
+            && second.variant.suffix == format!("{}.1", batch.suffix)
+            && first.first_seq == batch.first_seq
+            && second.last_seq == batch.last_seq
+    }
+
+    pub(super) fn rename(
+        &mut self,
+        transaction: &Connection,
+        group: &mut Group,
+        operation: RenameOperation,
+    ) -> Result<(), JournalError> {
+        let RenameOperation { lane: number, batch: key, epoch, number: new, fixed, reply, .. } =
+            operation;
+        let lane = self.state.lanes.get_mut(&number).filter(|lane| lane.next_batch == new);
+        let Some(lane) = lane else {
+            // Whoever asked may have given up waiting.
+            drop(reply.send(Err(self.not_the_oldest(number, &key))));
+            return Ok(());
+        };
+        lane.next_batch = BatchNumber(new.0 + 1);
+        let stored = stored_batches(transaction, number)
+            .map_err(|source| JournalError::sqlite(&self.path, "reading batches", source));
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(error) => return group.answer_with(reply, Err(error)),
+        };
+        let is = |batch: &StoredBatch| BatchKey::from(batch) == key;
+        if let Some((mut batch, inputs)) = stored.into_iter().find(|(batch, _)| is(batch)) {
+            batch.variant.shown = Some(Shown { epoch, number: new, suffix: String::new() });
+            batch.fixed = fixed;
+            self.delete_batch(transaction, number, &key)?;
+            self.insert_batch(transaction, number, &batch, inputs)?;
+        }
+        group.answer(reply, ());
+        self.write_lane(transaction, number)
+    }
+}

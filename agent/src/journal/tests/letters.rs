@@ -1,0 +1,152 @@
+//! The store of dead letters: its limit, who waits for room in it, and that discarding makes some without a restart.
+
+use super::*;
+use crate::journal::config::{LettersConfig, LettersOnFull, OnFull};
+use crate::limits::LETTERS_BYTES_MIN;
+use crate::units::ByteSize;
+
+/// A journal with the smallest store.
+fn small(directory: &Path, on_full: OnFull) -> Journal {
+    let bytes = Some(ByteSize(LETTERS_BYTES_MIN));
+    let letters = LettersConfig { max_bytes: bytes, on_full: LettersOnFull::Hold };
+    let config = JournalConfig { on_full, letters, ..JournalConfig::default() };
+    Journal::open(&JournalOptions { config, ..options(directory) }).unwrap().0
+}
+
+fn with_letter(bytes: usize) -> Append {
+    let letter = SourceLetter {
+        reason: "too large".to_owned(),
+        size_bytes: 1 << 20,
+        place: "f, byte 0".to_owned(),
+        subject: "sub".to_owned(),
+        time: Timestamp(1),
+        payload: vec![b'x'; bytes],
+    };
+    Append { letters: vec![letter], ..records(&["r"]) }
+}
+
+fn all(journal: &Journal) -> Vec<Letter> {
+    journal.letters(&LettersFilter { limit: 1000, ..LettersFilter::default() }).unwrap()
+}
+
+#[tokio::test]
+async fn a_source_waits_with_a_letter_that_has_no_room_and_goes_on_when_some_are_discarded() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = small(dir.path(), OnFull::Block);
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(with_letter(60_000)).await.unwrap();
+    assert_eq!(appender.full(), None);
+    let mut waiting = appender.submit(with_letter(10_000)).await.unwrap();
+    let durable = tokio::time::timeout(std::time::Duration::from_millis(300), waiting.durable());
+    assert!(durable.await.is_err(), "it has no room");
+    assert!(appender.full().unwrap().contains("dead letters are full"), "{:?}", appender.full());
+    let ids = all(&journal).iter().map(|letter| letter.id).collect::<Vec<_>>();
+    assert_eq!(ids.len(), 1);
+    assert_eq!(journal.discard_letters(ids).await.unwrap(), 1);
+    // What waited is there without anybody's doing, in its order.
+    waiting = appender.submit(records(&["behind"])).await.unwrap();
+    waiting.durable().await.unwrap();
+    let letters = all(&journal);
+    assert_eq!((letters.len(), letters[0].payload_bytes), (1, 10_000));
+    assert_eq!(appender.full(), None);
+    let (lane, _) = journal.lane(lane_spec()).await.unwrap();
+    assert_eq!(lane.head().borrow().seq, Seq(3));
+}
+
+#[tokio::test]
+async fn a_letter_without_room_is_refused_when_a_full_journal_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = small(dir.path(), OnFull::Reject);
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(with_letter(60_000)).await.unwrap();
+    let error = appender.append(with_letter(10_000)).await.unwrap_err();
+    let text = crate::error_chain::Chain(&error).to_string();
+    assert!(text.contains("dead_letters.max_bytes"), "{text}");
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(records(&["without a letter"])).await.unwrap();
+    assert_eq!(all(&journal).len(), 1);
+}
+
+#[tokio::test]
+async fn a_seal_whose_letters_have_no_room_does_not_happen() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = small(dir.path(), OnFull::Block);
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(with_letter(60_000)).await.unwrap();
+    let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
+    let letter = StageLetter {
+        stage: "clean".to_owned(),
+        plugin_sha256: [3; 32],
+        class: "rejected",
+        reason: "no".to_owned(),
+        record: "gw/s/p/k/x/1".to_owned(),
+        seq: Seq(1),
+        time: Timestamp(2),
+        subject: "sub".to_owned(),
+        headers: Vec::new(),
+        payload: vec![b'y'; 10_000],
+    };
+    let mut seal = range_batch(&opened, 1, 1);
+    (seal.batch.records, seal.dead_lettered, seal.letters) = (0, 1, vec![letter]);
+    let error = lane.seal(seal.clone()).await.unwrap().durable().await.unwrap_err();
+    assert!(error.is_letters_full(), "{error}");
+    assert_eq!(error.disposition(), Disposition::Retry);
+    let ids = all(&journal).iter().map(|letter| letter.id).collect();
+    journal.discard_letters(ids).await.unwrap();
+    lane.seal(seal).await.unwrap().durable().await.unwrap();
+    assert_eq!(all(&journal)[0].stage, "clean");
+    journal.close().await.unwrap();
+    assert_eq!(journal.snapshots().borrow().lanes[0].totals.dead_lettered, 1);
+}
+
+#[tokio::test]
+async fn d_16_rows_that_make_no_sense_neither_stop_a_start_nor_are_hidden() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(with_letter(10)).await.unwrap();
+    journal.close().await.unwrap();
+    tamper(
+        dir.path(),
+        "INSERT INTO dead_letters (stage, source, lane, seq, class, reason, attempts, first_at,
+            last_at, time, subject, headers, payload, size_bytes)
+         VALUES ('', '', 77, -1, '', '', 0, 0, 0, 0, '', x'ff', x'', 0)",
+    );
+    let (journal, opening) = open(dir.path());
+    assert_eq!(opening.case, StartCase::Clean);
+    let letters = all(&journal);
+    assert_eq!(letters.len(), 2);
+    assert_eq!(journal.letters_room().borrow().count, 2);
+    journal.discard_letters(vec![letters[1].id, 4711]).await.unwrap();
+    assert_eq!(all(&journal), letters[..1]);
+}
+
+#[tokio::test]
+async fn a_list_of_letters_comes_in_pages_and_by_what_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    let appender = journal.appender(&source()).await.unwrap();
+    for n in 0..25 {
+        appender.append(with_letter(n)).await.unwrap();
+    }
+    let (mut after, mut sizes) = (0, Vec::new());
+    loop {
+        let filter = LettersFilter { after, limit: 10, ..LettersFilter::default() };
+        let page = journal.letters(&filter).unwrap();
+        let Some(last) = page.last() else { break };
+        after = last.id;
+        sizes.push(page.len());
+    }
+    assert_eq!(sizes, [10, 10, 5]);
+    let of = |stage: &str| {
+        let stage = Some(stage.to_owned());
+        journal.letters(&LettersFilter { stage, limit: 100, ..Default::default() }).unwrap().len()
+    };
+    assert_eq!((of("source"), of("clean")), (25, 0));
+    let lane = Some("gw/s/p/k".to_owned());
+    let filter = LettersFilter { lane, limit: 100, ..Default::default() };
+    assert!(journal.letters(&filter).unwrap().is_empty());
+    let (letter, payload) = journal.letter(after).unwrap().unwrap();
+    assert_eq!((letter.id, payload), (after, vec![b'x'; 24]));
+    assert_eq!(journal.letter(after + 1).unwrap(), None);
+}
