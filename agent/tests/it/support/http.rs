@@ -135,7 +135,16 @@ impl Server {
             .enable_all()
             .build()
             .unwrap();
-        let socket = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+        // The one before ends in the background.
+        let bind = || std::net::TcpListener::bind(("127.0.0.1", port));
+        let pause = std::time::Duration::from_millis(10);
+        let tries = (0..500).find_map(|_| {
+            bind().ok().or_else(|| {
+                std::thread::sleep(pause);
+                None
+            })
+        });
+        let socket = tries.unwrap_or_else(|| bind().unwrap());
         socket.set_nonblocking(true).unwrap();
         let port = socket.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
