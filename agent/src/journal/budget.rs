@@ -82,11 +82,20 @@ impl Budget {
             limit,
             by_volume: volume < max_bytes,
             ballast: BALLAST_BYTES.min(limit / 8),
-            // At least twice a transaction: on a full volume it cannot become longer, and is checkpointed as often.
-            wal_extent: WAL_EXTENT_BYTES.min(limit / 8).max(2 * (transaction + transaction / 4)),
+            wal_extent: WAL_EXTENT_BYTES.min(limit / 8).max(wal_least(transaction)),
             checkpoint: WAL_CHECKPOINT_BYTES.min(limit / 4),
             transaction,
         }
+    }
+
+    /// The same with the shortest WAL that will do, for a volume that is full.
+    pub(super) fn with_short_wal(self) -> Self {
+        Self { wal_extent: wal_least(self.transaction), ..self }
+    }
+
+    /// Whether a volume with so much room may be full before long.
+    pub(super) fn is_scarce(self, volume_free: u64) -> bool {
+        volume_free < 4 * (self.ballast + self.wal_extent)
     }
 
     /// What the WAL takes in good times: up to a checkpoint, and the transaction that makes one due.
@@ -146,6 +155,11 @@ impl Budget {
     pub(super) fn resume_at(self) -> u64 {
         self.transaction.min(self.appends_max(0) / 4)
     }
+}
+
+/// Twice a transaction: on a full volume the WAL cannot become longer, and is checkpointed as often.
+fn wal_least(transaction: u64) -> u64 {
+    2 * (transaction + transaction / 4)
 }
 
 /// What a chunk or part of so many bytes takes of the database, at most.

@@ -135,12 +135,13 @@ pub(super) fn open_database(
 ) -> Result<OpenedJournal, JournalError> {
     // A volume that does not tell its size is taken for a large one.
     let volume = budget::volume(directory).map_or(u64::MAX / 2, |volume| volume.size);
-    let budget = Budget::new(config.max_bytes.0, volume);
+    let mut budget = Budget::new(config.max_bytes.0, volume);
     let mut ballast = Ballast::in_directory(directory, budget.ballast);
     let free = budget::volume(directory).map_or(u64::MAX / 2, |volume| volume.free);
     let is_short = free < budget.wal_extent && ballast.give_up();
     if is_short {
         tracing::warn!(free_bytes = free, "Volume of the journal is full");
+        budget = budget.with_short_wal();
     }
     let opened = open_with(directory, config, budget, agent, host, clock)?;
     let Opened { mut connection, case, epoch, agent } = opened;

@@ -462,7 +462,9 @@ impl Writer {
         self.quota.checkpointer.everything(&connection)?;
         connection.close().map_err(|(_, source)| failed(source))?;
         let free = super::budget::volume(&self.path).map_or(0, |volume| volume.free);
-        self.quota.ballast.keep_for_start(self.quota.budget.wal_extent, free);
+        if self.quota.budget.is_scarce(free) {
+            self.quota.ballast.keep_for_start(self.quota.budget.wal_extent, free);
+        }
         Ok(())
     }
 }
