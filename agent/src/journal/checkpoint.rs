@@ -130,9 +130,9 @@ impl Checkpointer {
     }
 
     /// Moves what the WAL holds into the database and waits for readers for a moment, so that the next transaction begins at
-    /// the start of the WAL instead of making it longer.
-    pub(super) fn begin_anew(&self, connection: &Connection) -> Result<(), JournalError> {
-        self.waiting(connection, "RESTART").map(drop)
+    /// the start of the WAL instead of making it longer. False when a reader is still in the way.
+    pub(super) fn begin_anew(&self, connection: &Connection) -> Result<bool, JournalError> {
+        self.waiting(connection, "RESTART")
     }
 
     /// Checkpoints whatever there is, as a clean stop and making the file smaller do.

@@ -79,7 +79,10 @@ pub(super) fn claim(
         for number in 0..budget.claim().div_ceil(row) {
             let parameters = params![format!("{KEY_PREFIX}{number}"), row.cast_signed()];
             statement.execute(parameters).map_err(failed)?;
-            checkpointer.begin_anew(connection)?;
+            // Behind a reader that stays, each row would make the WAL longer and wait for it.
+            if !checkpointer.begin_anew(connection)? {
+                break;
+            }
         }
         Ok(())
     };
