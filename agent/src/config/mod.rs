@@ -85,7 +85,7 @@ impl Config {
 }
 
 /// Where the data is if the config does not say.
-const DATA_DIR_DEFAULT: &str = "/var/lib/waystation";
+pub const DATA_DIR_DEFAULT: &str = "/var/lib/waystation";
 /// Most bytes of `owner` and of `runbook`.
 const NOTE_BYTES_MAX: usize = 1024;
 

@@ -81,8 +81,10 @@ impl Ballast {
                 tracing::debug!(size_bytes, "Ballast is there");
             }
             Err(error) => {
-                drop(fs::remove_file(&self.path));
-                self.held = 0;
+                // What there was stays; what came on top goes back.
+                let cut = File::options().write(true).open(&self.path);
+                drop(cut.and_then(|file| file.set_len(self.held)));
+                self.held = fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
                 if !std::mem::replace(&mut self.failed, true) {
                     let path = self.path.display();
                     tracing::warn!(%path, error = %error, "Ballast cannot be made, a full disk may stop deliveries");

@@ -50,8 +50,6 @@ pub struct Variant {
     pub verdict: Option<LetterClass>,
     /// The identity that it goes out under, if not its own.
     pub shown: Option<Shown>,
-    /// It is made of dead letters: outside the order of its lane.
-    pub replay: bool,
 }
 
 /// An identity within a lane, before the suffix of cuts.
@@ -150,7 +148,6 @@ impl StoredBatch {
             records: self.records,
             parts: self.parts,
             counted: self.variant.counted.clone(),
-            replay: self.variant.replay,
         }
     }
 }
@@ -177,11 +174,7 @@ fn variant_columns(connection: &Connection) -> rusqlite::Result<&'static str> {
             "SELECT count(*) > 0 FROM pragma_table_info('batches') WHERE name = 'shown'",
         )?
         .query_row([], |row| row.get(0))?;
-    Ok(if known {
-        "first_record, counted, spent, verdict, shown, replay"
-    } else {
-        "0, x'', 0, '', '', 0"
-    })
+    Ok(if known { "first_record, counted, spent, verdict, shown" } else { "0, x'', 0, '', ''" })
 }
 
 /// Batches of a lane in the order of their delivery, with their inputs.
@@ -207,7 +200,6 @@ pub(super) fn stored_batches(
                 spent: row.get(13)?,
                 verdict: LetterClass::of_word(&verdict),
                 shown: Shown::parse(&shown),
-                replay: row.get(16)?,
             };
             let batch = StoredBatch {
                 number: BatchNumber(count(0)?),
@@ -237,9 +229,10 @@ impl Writer {
         batch: &StoredBatch,
         inputs: u64,
     ) -> Result<(), JournalError> {
-        let insert = "INSERT INTO batches (lane, number, suffix, epoch, first_seq, last_seq, sealed_at,
-            inputs, records, parts, sha256, fixed, first_record, counted, spent, verdict, shown, replay)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
+        let insert =
+            "INSERT INTO batches (lane, number, suffix, epoch, first_seq, last_seq, sealed_at,
+            inputs, records, parts, sha256, fixed, first_record, counted, spent, verdict, shown)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
         let variant = &batch.variant;
         let parameters = params![
             lane.0,
@@ -259,7 +252,6 @@ impl Writer {
             variant.spent,
             variant.verdict.map_or("", LetterClass::as_str),
             variant.shown.as_ref().map(Shown::to_text).unwrap_or_default(),
-            variant.replay,
         ];
         self.execute(transaction, "sealing", insert, parameters)?;
         Ok(())

@@ -9,8 +9,8 @@
 //! 3. the rows are deleted: their pages are free, and they lie in the file.
 //!
 //! Appends do not get these pages (`Budget::room` keeps as much back as the ballast lacks), so they are there for seals, acks
-//! and deletes. A crash in between leaves rows that the next start deletes. Later the ballast is made anew, and free pages that
-//! are too many are given back by `shrink.rs`.
+//! and deletes. A crash in between leaves rows that the next start deletes, and where they cannot be deleted it is tried
+//! again. Later the ballast is made anew, and free pages that are too many are given back by `shrink.rs`.
 
 use std::path::Path;
 
@@ -34,6 +34,11 @@ impl Writer {
     /// Takes the steps above once, when the volume is short and the database has not enough free pages as it is. Where the
     /// ballast was given up within a transaction, what is left of its room is claimed.
     pub(super) fn claim_ballast(&mut self) {
+        if self.quota.rows_left
+            && let Some(connection) = &self.connection
+        {
+            self.quota.rows_left = release(connection).is_err();
+        }
         let wanted = self.quota.budget.claim();
         let free = self.quota.usage.pages_free * PAGE;
         if self.quota.claimed || free >= wanted || !self.quota.is_volume_short() {
@@ -42,8 +47,11 @@ impl Writer {
         let Some(connection) = self.connection.take() else { return };
         let Quota { budget, ballast, checkpointer, .. } = &mut self.quota;
         let claimed = claim(&connection, &self.path, *budget, checkpointer, ballast);
+        let failed = |source| JournalError::sqlite(&self.path, "claiming room", source);
+        let released = release(&connection).map_err(failed);
         self.quota.claimed = true;
-        match claimed.and_then(|()| self.measure(&connection)) {
+        self.quota.rows_left = released.is_err();
+        match claimed.and(released).and_then(|()| self.measure(&connection)) {
             Ok(()) => tracing::info!(
                 bytes = wanted - free,
                 "Ballast went into the database, for seals, acks and deletes"
@@ -58,7 +66,7 @@ impl Writer {
     }
 }
 
-/// Takes the steps above.
+/// Steps 1 and 2.
 pub(super) fn claim(
     connection: &Connection,
     path: &Path,
@@ -75,20 +83,15 @@ pub(super) fn claim(
     checkpoint::extend(&wal_path(path), budget.wal_extent)?;
     let insert = "INSERT INTO meta (key, value) VALUES (?1, zeroblob(?2))";
     let mut statement = connection.prepare_cached(insert).map_err(failed)?;
-    let mut rows = || -> Result<(), JournalError> {
-        for number in 0..budget.claim().div_ceil(row) {
-            let parameters = params![format!("{KEY_PREFIX}{number}"), row.cast_signed()];
-            statement.execute(parameters).map_err(failed)?;
-            // Behind a reader that stays, each row would make the WAL longer and wait for it.
-            if !checkpointer.begin_anew(connection)? {
-                break;
-            }
+    for number in 0..budget.claim().div_ceil(row) {
+        let parameters = params![format!("{KEY_PREFIX}{number}"), row.cast_signed()];
+        statement.execute(parameters).map_err(failed)?;
+        // Behind a reader that stays, each row would make the WAL longer and wait for it.
+        if !checkpointer.begin_anew(connection)? {
+            break;
         }
-        Ok(())
-    };
-    let claimed = rows();
-    release(connection).map_err(failed)?;
-    claimed
+    }
+    Ok(())
 }
 
 /// Step 3, and what a start does about an earlier run's rows.

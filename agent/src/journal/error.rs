@@ -176,7 +176,7 @@ pub enum JournalError {
     },
     /// The store of dead letters has no room for those of a batch, and nothing of the batch's outcome was recorded.
     #[error(
-        "the dead letters are full: {why} (dead_letters.max_bytes = {bytes_max}); discard or replay some, or raise max_bytes"
+        "the dead letters are full: {why} (dead_letters.max_bytes = {bytes_max}); raise max_bytes"
     )]
     LettersFull {
         /// What is in use and what is needed.

@@ -10,12 +10,12 @@ use super::apply::Group;
 use super::batches::{StoredBatch, stored_batches};
 use super::chunk::{Encoder, Kind, Label, Stamp};
 use super::error::JournalError;
-use super::letters::{LetterRow, LettersRoom};
+use super::letters::{LetterRecord, LetterRow, LettersRoom};
 use super::quota::Pace;
 use super::reader::Readers;
 use super::state::{LaneRow, LaneTotals, chunk_key, key_seq, part_key};
 use super::writer::{Head, Operation, Session, Writer, WriterHandle};
-use crate::clock::{SharedClock, Timestamp};
+use crate::clock::SharedClock;
 use crate::limits::{BATCH_PARTS_MAX, LANES_MAX};
 use crate::record::id::{
     AgentId, BatchNumber, Epoch, LaneName, LaneNumber, PipelineId, Seq, SinkId, SourceId,
@@ -69,20 +69,8 @@ pub struct StageLetter {
     pub plugin_sha256: [u8; 32],
     /// `rejected` or the name of the fault.
     pub class: &'static str,
-    /// What the plugin said, or the fault.
-    pub reason: String,
-    /// The record's identity.
-    pub record: String,
-    /// Its seq.
-    pub seq: Seq,
-    /// Its event time.
-    pub time: Timestamp,
-    /// Its subject.
-    pub subject: String,
-    /// Its headers, encoded.
-    pub headers: Vec<u8>,
-    /// Its payload, as it was in front of the transform.
-    pub payload: Vec<u8>,
+    /// The record, as it was in front of the transform.
+    pub record: LetterRecord,
 }
 
 /// One change of a plugin's state.
@@ -259,7 +247,7 @@ impl LaneJournal {
     /// # Errors
     /// When the journal is closed.
     pub async fn seal(&self, seal: Seal) -> Result<PendingSeal, JournalError> {
-        let letters: usize = seal.letters.iter().map(|letter| letter.payload.len()).sum();
+        let letters: usize = seal.letters.iter().map(|letter| letter.record.payload.len()).sum();
         let changes = seal.state.iter().map(|change| change.value.as_ref().map_or(0, Vec::len));
         let bytes = letters + changes.sum::<usize>();
         let (reply, answer) = oneshot::channel();
@@ -441,7 +429,7 @@ impl Writer {
             None => {
                 let name = &self.state.lanes[&number].name;
                 let identity = seal.batch.identity(name);
-                let letters = seal.letters.iter().map(|letter| letter.stored_bytes(&identity));
+                let letters = seal.letters.iter().map(|l| l.record.stored_bytes(&identity));
                 self.make_letters_fit(transaction, letters.sum(), seal.letters.len())?
             }
         };

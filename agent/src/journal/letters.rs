@@ -13,16 +13,36 @@ use super::apply::Group;
 use super::config::LettersOnFull;
 use super::error::JournalError;
 use super::lanes::StageLetter;
-use super::outcome::{SinkLetter, SinkLetters};
+use super::outcome::SinkLetters;
 use super::quota::FullState;
 use super::writer::Writer;
 use crate::clock::Timestamp;
 use crate::limits::LETTER_ROW_BYTES;
+use crate::record::RecordView;
 use crate::record::id::{LaneNumber, Seq};
 use crate::units::human_bytes;
 
 /// Letters that are looked at together when the oldest make room.
 const DROPPED_AT_ONCE: usize = 64;
+
+/// A record that a lane gives up, as it was there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LetterRecord {
+    /// Why, in the words of the plugin or the destination, or the fault.
+    pub reason: String,
+    /// The record's identity.
+    pub identity: String,
+    /// The input that it was made from.
+    pub seq: Seq,
+    /// Its event time.
+    pub time: Timestamp,
+    /// Its subject.
+    pub subject: String,
+    /// Its headers, encoded.
+    pub headers: Vec<u8>,
+    /// Its payload, as it was in front of the transform or as it was sealed.
+    pub payload: Vec<u8>,
+}
 
 /// How full the store of dead letters is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -118,32 +138,34 @@ impl<'a> LetterRow<'a> {
         batch: &'a str,
         at: Timestamp,
     ) -> Self {
+        let row = Self::of_record(&letter.record, (&letter.stage, source, lane), batch);
         Self {
-            stage: &letter.stage,
-            source,
-            lane: Some(lane),
-            batch: Some(batch),
-            record: Some(&letter.record),
-            place: None,
-            seq: Some(letter.seq),
             plugin_sha256: Some(&letter.plugin_sha256),
             class: letter.class,
-            reason: &letter.reason,
-            attempts: 1,
             first_at: at,
             last_at: at,
-            time: letter.time,
-            subject: &letter.subject,
-            headers: &letter.headers,
-            payload: &letter.payload,
-            size_bytes: letter.payload.len() as u64,
-            whole: 0,
+            ..row
         }
     }
 
     pub(super) fn of_sink(
-        letter: &'a SinkLetter,
+        record: &'a LetterRecord,
         letters: &SinkLetters,
+        place: (&'a str, &'a str, LaneNumber),
+        batch: &'a str,
+    ) -> Self {
+        Self {
+            class: letters.class.as_str(),
+            attempts: letters.attempts,
+            first_at: letters.first_at,
+            last_at: letters.last_at,
+            ..Self::of_record(record, place, batch)
+        }
+    }
+
+    /// Of a record that a lane gave up, at its first attempt.
+    fn of_record(
+        record: &'a LetterRecord,
         (stage, source, lane): (&'a str, &'a str, LaneNumber),
         batch: &'a str,
     ) -> Self {
@@ -152,20 +174,20 @@ impl<'a> LetterRow<'a> {
             source,
             lane: Some(lane),
             batch: Some(batch),
-            record: Some(&letter.record),
+            record: Some(&record.identity),
             place: None,
-            seq: Some(letter.seq),
+            seq: Some(record.seq),
             plugin_sha256: None,
-            class: letters.class.as_str(),
-            reason: &letter.reason,
-            attempts: letters.attempts,
-            first_at: letters.first_at,
-            last_at: letters.last_at,
-            time: letter.time,
-            subject: &letter.subject,
-            headers: &letter.headers,
-            payload: &letter.payload,
-            size_bytes: letter.payload.len() as u64,
+            class: "",
+            reason: &record.reason,
+            attempts: 1,
+            first_at: Timestamp(0),
+            last_at: Timestamp(0),
+            time: record.time,
+            subject: &record.subject,
+            headers: &record.headers,
+            payload: &record.payload,
+            size_bytes: record.payload.len() as u64,
             whole: 0,
         }
     }
@@ -203,19 +225,25 @@ impl<'a> LetterRow<'a> {
     }
 }
 
-impl StageLetter {
-    /// What it takes of the store.
-    pub(super) fn stored_bytes(&self, batch: &str) -> u64 {
-        LetterRow::of_stage(self, "", LaneNumber(0), batch, Timestamp(0)).bytes()
+impl LetterRecord {
+    /// A record as it is given up, with its identity and the reason.
+    #[must_use]
+    pub fn new(record: &RecordView<'_>, identity: String, reason: String) -> Self {
+        Self {
+            reason,
+            identity,
+            seq: record.seq,
+            time: record.time,
+            subject: record.subject.to_owned(),
+            headers: record.headers.as_bytes().to_vec(),
+            payload: record.payload.to_vec(),
+        }
     }
-}
 
-impl SinkLetter {
     /// What it takes of the store.
     #[must_use]
     pub fn stored_bytes(&self, batch: &str) -> u64 {
-        let texts = self.subject.len() + self.reason.len() + self.record.len() + batch.len();
-        (self.payload.len() + self.headers.len() + texts) as u64 + LETTER_ROW_BYTES
+        LetterRow::of_record(self, ("", "", LaneNumber(0)), batch).bytes()
     }
 }
 
@@ -384,7 +412,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes letters that nobody wants any more; those that are being replayed stay.
+    /// Deletes letters that nobody wants any more.
     pub(super) fn discard_letters(
         &mut self,
         transaction: &Connection,
@@ -410,9 +438,7 @@ impl Writer {
     ) -> Result<u64, JournalError> {
         let mut count = 0;
         for id in ids {
-            let query = format!(
-                "SELECT {BYTES} FROM dead_letters WHERE id = ?1 AND disposition IS NOT 'replayed'"
-            );
+            let query = format!("SELECT {BYTES} FROM dead_letters WHERE id = ?1");
             let size: Option<i64> =
                 self.value(transaction, "reading a dead letter", &query, [id])?;
             let Some(size) = size else { continue };

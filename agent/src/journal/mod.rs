@@ -101,10 +101,10 @@ pub use lanes::{
     LaneJournal, LaneSpec, OpenedLane, PartEncoder, PartPlace, PendingSeal, PluginState, Seal,
     StageLetter, StateChange,
 };
-pub use letters::{LettersRoom, LettersSnapshot};
+pub use letters::{LetterRecord, LettersRoom, LettersSnapshot};
 pub use mailbox::{Letter, LettersFilter};
 pub use open::StartCase;
-pub use outcome::{BatchKey, Halves, SinkLetter, SinkLetters};
+pub use outcome::{BatchKey, Halves, SinkLetters};
 pub use quota::{FullState, Pace, QuotaSnapshot};
 pub use reader::cut;
 pub use salvage::{LaneRange, LostRange, SalvageReport, salvage_stopped};
@@ -308,8 +308,8 @@ impl Journal {
         self.published.letters.subscribe()
     }
 
-    /// Deletes dead letters by their ids, durably, and gives how many there were. Those that are being replayed stay. What
-    /// waits for room in their store goes on.
+    /// Deletes dead letters by their ids, durably, and gives how many there were. What waits for room in their store
+    /// goes on.
     ///
     /// # Errors
     /// When the journal cannot commit or is closed.

@@ -147,12 +147,13 @@ pub(super) fn open_database(
     let Opened { mut connection, case, epoch, agent } = opened;
     let path = directory.join(DATABASE_NAME);
     let checkpointer = Checkpointer::new(&path, BUSY_TIMEOUT);
+    let failed = |source| JournalError::sqlite(&path, "measuring", source);
     if is_short
         && let Err(error) = claim::claim(&connection, &path, budget, &checkpointer, &mut ballast)
+            .and_then(|()| claim::release(&connection).map_err(failed))
     {
         tracing::warn!(error = %crate::error_chain::Chain(&error), "Not all of the ballast went into the database");
     }
-    let failed = |source| JournalError::sqlite(&path, "measuring", source);
     let mut usage = budget::measure(&connection, &path).map_err(failed)?;
     if shrink::is_worth_it(usage, ballast.lacking()) {
         connection = shrink_at_start(connection, &path, config.durability, &checkpointer, budget)?;

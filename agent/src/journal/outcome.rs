@@ -21,31 +21,12 @@ use super::apply::Group;
 use super::batches::{LetterClass, Shown, StoredBatch, counted_bytes, stored_batches};
 use super::error::JournalError;
 use super::lanes::LaneJournal;
-use super::letters::LetterRow;
+use super::letters::{LetterRecord, LetterRow};
 use super::state::{UnackedState, part_key};
 use super::writer::{Operation, Writer};
 use crate::clock::Timestamp;
 use crate::limits::BATCH_PARTS_MAX;
 use crate::record::id::{BatchNumber, Epoch, LaneNumber, Seq};
-
-/// A sealed record that is given up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SinkLetter {
-    /// Why, with the destination's words.
-    pub reason: String,
-    /// The record's identity.
-    pub record: String,
-    /// The input that it was made from.
-    pub seq: Seq,
-    /// Its event time.
-    pub time: Timestamp,
-    /// Its subject.
-    pub subject: String,
-    /// Its headers, encoded.
-    pub headers: Vec<u8>,
-    /// Its payload, as it was sealed.
-    pub payload: Vec<u8>,
-}
 
 /// The records of one batch that are given up, in the order in which they stand in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +40,7 @@ pub struct SinkLetters {
     /// When it was sent last.
     pub last_at: Timestamp,
     /// The records.
-    pub letters: Vec<SinkLetter>,
+    pub letters: Vec<LetterRecord>,
 }
 
 /// Where a batch is cut, and what its halves are.
@@ -222,12 +203,9 @@ impl LaneJournal {
 }
 
 impl Writer {
-    /// Where a batch stands among the unacked ones of its lane; replays stand outside of their order.
-    fn position(&self, lane: LaneNumber, key: &BatchKey) -> Option<usize> {
-        let lane = self.state.lanes.get(&lane)?;
-        let at = lane.unacked.iter().position(|batch| key.is(batch))?;
-        let in_order = lane.unacked.iter().position(|batch| !batch.replay);
-        (lane.unacked[at].replay || in_order == Some(at)).then_some(at)
+    /// The oldest batch of a lane that waits for its outcome, when it is this one.
+    fn oldest(&self, lane: LaneNumber, key: &BatchKey) -> Option<&UnackedState> {
+        self.state.lanes.get(&lane)?.unacked.front().filter(|batch| key.is(batch))
     }
 
     fn not_the_oldest(&self, lane: LaneNumber, key: &BatchKey) -> JournalError {
@@ -245,7 +223,7 @@ impl Writer {
         group: &mut Group,
         operation: AckOperation,
     ) -> Result<(), JournalError> {
-        let Some(at) = self.position(operation.lane, &operation.batch) else {
+        let Some(records) = self.oldest(operation.lane, &operation.batch).map(|b| b.records) else {
             let error = self.not_the_oldest(operation.lane, &operation.batch);
             tracing::error!(error = %error, "Ack of a batch that is not the oldest, not taken");
             operation.refuse(error);
@@ -263,16 +241,15 @@ impl Writer {
             }
             group.answer(reply, ());
             given_up = letters.letters.len() as u64;
-            let whole = given_up == self.state.lanes[&number].unacked[at].records;
-            self.write_sink_letters(transaction, number, &identity, &letters, whole)?;
+            self.write_sink_letters(transaction, number, &identity, &letters, given_up == records)?;
             let seqs = letters.letters.iter().map(|letter| letter.seq);
-            self.count_given_up(transaction, number, at, seqs)?;
+            self.count_given_up(transaction, number, seqs)?;
         }
         let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
-        let Some(done) = lane.unacked.remove(at) else { return Ok(()) };
+        let Some(done) = lane.unacked.pop_front() else { return Ok(()) };
         lane.totals.delivered += done.inputs;
         lane.totals.outputs_delivered += done.records.saturating_sub(given_up);
-        let is_last = !lane.unacked.iter().any(|batch| batch.number == done.number);
+        let is_last = lane.unacked.front().is_none_or(|next| next.number != done.number);
         if is_last && done.parts > 0 {
             let last = part_key(number, done.number, BATCH_PARTS_MAX - 1);
             let keys = [part_key(number, done.number, 0), last];
@@ -313,12 +290,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Moves the inputs of given-up records to the dead-lettered ones, each once.
+    /// Moves the inputs of records of the oldest batch that are given up to the dead-lettered ones, each once.
     fn count_given_up(
         &mut self,
         transaction: &Connection,
         number: LaneNumber,
-        at: usize,
         seqs: impl Iterator<Item = Seq>,
     ) -> Result<(), JournalError> {
         let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
@@ -326,12 +302,12 @@ impl Writer {
         seqs.dedup();
         let mut changed = Vec::new();
         for seq in seqs {
-            if lane.unacked[at].counted.binary_search(&seq).is_ok() {
+            if lane.unacked[0].counted.binary_search(&seq).is_ok() {
                 continue;
             }
             lane.totals.dead_lettered += 1;
-            let batch = lane.unacked[at].number;
-            let siblings = at + 1..lane.unacked.len();
+            let batch = lane.unacked[0].number;
+            let siblings = 1..lane.unacked.len();
             let sharing: Vec<_> = siblings
                 .filter(|later| {
                     let later = &lane.unacked[*later];
@@ -339,7 +315,7 @@ impl Writer {
                 })
                 .collect();
             // The half with the last of its records counts it.
-            let counting = sharing.last().copied().unwrap_or(at);
+            let counting = sharing.last().copied().unwrap_or(0);
             let inputs = &mut lane.unacked[counting].inputs;
             *inputs = inputs.saturating_sub(1);
             for later in sharing {
@@ -375,8 +351,8 @@ impl Writer {
         operation: CutOperation,
     ) -> Result<(), JournalError> {
         let CutOperation { lane: number, batch: key, halves, reply, .. } = operation;
-        let at = self.position(number, &key);
-        let Some(at) = at.filter(|at| self.makes(number, *at, &halves)) else {
+        let whole = self.oldest(number, &key).filter(|batch| makes(batch, &halves));
+        let Some(whole) = whole.map(|batch| batch.inputs) else {
             // Whoever asked may have given up waiting.
             drop(reply.send(Err(self.not_the_oldest(number, &key))));
             return Ok(());
@@ -384,32 +360,15 @@ impl Writer {
         group.answer(reply, ());
         self.delete_batch(transaction, number, &key)?;
         let Halves { halves, first_inputs } = halves;
-        let whole = self.state.lanes.get(&number).map_or(0, |lane| lane.unacked[at].inputs);
         let inputs = [first_inputs, whole - first_inputs];
         for (half, inputs) in halves.iter().zip(inputs) {
             self.insert_batch(transaction, number, half, inputs)?;
         }
         let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
         let [first, second] = &halves;
-        lane.unacked[at] = first.unacked(inputs[0]);
-        lane.unacked.insert(at + 1, second.unacked(inputs[1]));
+        lane.unacked[0] = first.unacked(inputs[0]);
+        lane.unacked.insert(1, second.unacked(inputs[1]));
         Ok(())
-    }
-
-    /// Whether halves make a batch: all its records and all its inputs, in order.
-    fn makes(&self, lane: LaneNumber, at: usize, halves: &Halves) -> bool {
-        let Some(lane) = self.state.lanes.get(&lane) else { return false };
-        let (batch, Halves { halves, first_inputs }) = (&lane.unacked[at], halves);
-        let [first, second] = halves;
-        first.records > 0
-            && second.records > 0
-            && first.records + second.records == batch.records
-            && *first_inputs <= batch.inputs
-            && halves.iter().all(|half| half.number == batch.number && half.parts == batch.parts)
-            && first.variant.suffix == format!("{}.0", batch.suffix)
-            && second.variant.suffix == format!("{}.1", batch.suffix)
-            && first.first_seq == batch.first_seq
-            && second.last_seq == batch.last_seq
     }
 
     pub(super) fn rename(
@@ -443,4 +402,18 @@ impl Writer {
         group.answer(reply, ());
         self.write_lane(transaction, number)
     }
+}
+
+/// Whether halves make a batch: all its records and all its inputs, in order.
+fn makes(batch: &UnackedState, Halves { halves, first_inputs }: &Halves) -> bool {
+    let [first, second] = halves;
+    first.records > 0
+        && second.records > 0
+        && first.records + second.records == batch.records
+        && *first_inputs <= batch.inputs
+        && halves.iter().all(|half| half.number == batch.number && half.parts == batch.parts)
+        && first.variant.suffix == format!("{}.0", batch.suffix)
+        && second.variant.suffix == format!("{}.1", batch.suffix)
+        && first.first_seq == batch.first_seq
+        && second.last_seq == batch.last_seq
 }

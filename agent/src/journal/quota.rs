@@ -138,6 +138,8 @@ pub(super) struct Quota {
     pub(super) ballast: Ballast,
     /// The ballast's room went into the database, as far as it could, and it was not made again since.
     pub(super) claimed: bool,
+    /// Rows that took the room for the database are still to be deleted.
+    pub(super) rows_left: bool,
     pub(super) checkpointer: Checkpointer,
     /// Appends that wait, in their order; what they hold of the queue's room bounds them.
     pub(super) waiting: VecDeque<AppendOperation>,
@@ -181,6 +183,7 @@ impl Quota {
             max_age: config.max_age,
             ballast,
             claimed: false,
+            rows_left: false,
             checkpointer,
             waiting: VecDeque::new(),
             full: None,

@@ -132,13 +132,9 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE batches ADD COLUMN verdict TEXT NOT NULL DEFAULT '';
     -- EPOCH/bNUMBER and a suffix, where it goes out under another identity than its own
     ALTER TABLE batches ADD COLUMN shown TEXT NOT NULL DEFAULT '';
-    -- made of dead letters
-    ALTER TABLE batches ADD COLUMN replay INTEGER NOT NULL DEFAULT 0;
 
     -- records of its batch, when all of them were given up together and nothing of it was delivered
     ALTER TABLE dead_letters ADD COLUMN whole INTEGER NOT NULL DEFAULT 0;
-    -- the batch that it was replayed in
-    ALTER TABLE dead_letters ADD COLUMN replay INTEGER;
     CREATE INDEX dead_letters_by_input ON dead_letters (lane, seq);
     ",
 ];

@@ -77,7 +77,6 @@ pub(super) struct UnackedState {
     pub(super) parts: u64,
     /// Inputs of its records that were counted as dead-lettered before.
     pub(super) counted: Vec<Seq>,
-    pub(super) replay: bool,
 }
 
 /// Totals of a lane since it was made. Inputs, but for `outputs_delivered`.
@@ -114,8 +113,7 @@ pub(super) struct LaneRow {
 impl LaneRow {
     /// The last seq in front of the oldest batch that waits for its ack.
     pub(super) fn acked(&self) -> Seq {
-        let front = self.unacked.iter().find(|batch| !batch.replay);
-        front.map_or(self.sealed_seq, |batch| batch.first_seq.before())
+        self.unacked.front().map_or(self.sealed_seq, |batch| batch.first_seq.before())
     }
 
     /// Chunks up to this seq are not needed by the lane: what it sealed is stored, unless the range itself is the content.

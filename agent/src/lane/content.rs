@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::error::LaneError;
-use crate::journal::{Halves, LaneJournal, LetterClass, SinkLetter, StoredBatch, Variant};
+use crate::journal::{Halves, LaneJournal, LetterClass, LetterRecord, StoredBatch, Variant};
 use crate::record::RecordView;
 use crate::record::batch::{
     BatchContent, BatchFacts, BlockReader, ContentHash, LanePlace, SealedBatch,
@@ -208,7 +208,7 @@ pub(super) fn letters(
     name: &LaneName,
     which: &Which,
     bytes_max: u64,
-) -> Result<Option<Vec<SinkLetter>>, LaneError> {
+) -> Result<Option<Vec<LetterRecord>>, LaneError> {
     let content = StoredContent { lane: lane.clone(), batch: batch.clone() };
     let named: BTreeMap<u64, &str> = match which {
         Which::All(_) => BTreeMap::new(),
@@ -224,21 +224,13 @@ pub(super) fn letters(
             Which::Named(_) => named.get(&index).copied(),
         };
         let Some(reason) = reason else { return };
-        // What is over the bound is counted only, so that memory is within it.
+        // Once they are over the bound the batch is cut, and nothing more is kept in memory.
         if bytes > bytes_max && !letters.is_empty() {
             return;
         }
         let mut record_identity = String::new();
         write_record_identity(&mut record_identity, name, record);
-        let letter = SinkLetter {
-            reason: reason.to_owned(),
-            record: record_identity,
-            seq: record.seq,
-            time: record.time,
-            subject: record.subject.to_owned(),
-            headers: record.headers.as_bytes().to_vec(),
-            payload: record.payload.to_vec(),
-        };
+        let letter = LetterRecord::new(record, record_identity, reason.to_owned());
         bytes += letter.stored_bytes(&identity);
         letters.push(letter);
     })?;

@@ -17,7 +17,9 @@ use super::status::{LaneState, LaneStatus};
 use super::storm::Breaker;
 use crate::clock::{SharedClock, Timestamp};
 use crate::error_chain::Chain;
-use crate::journal::{BatchKey, JournalError, LaneJournal, LetterClass, SinkLetters, StoredBatch};
+use crate::journal::{
+    BatchKey, JournalError, LaneJournal, LetterClass, LetterRecord, SinkLetters, StoredBatch,
+};
 use crate::limits::LETTERS_ACK_BYTES_MAX;
 use crate::record::batch::{LanePlace, SealedBatch};
 use crate::sinks::{Class, Delivered, Sink, SinkBuilder, SinkError, Throttle};
@@ -393,7 +395,7 @@ impl Deliverer {
             return self.cut(batch, batch.variant.spent, verdict).await;
         };
         let written = letters.len() as u64;
-        let last = letters.last().map(|letter| (letter.record.clone(), letter.reason.clone()));
+        let last = letters.last().map(|letter| (letter.identity.clone(), letter.reason.clone()));
         match self.acknowledge(current, given_up.class, letters).await {
             Ok(()) => {}
             Err(error) if error.is_letters_full() || error.is_full() => {
@@ -447,7 +449,7 @@ impl Deliverer {
         &mut self,
         current: &Current<'_>,
         class: LetterClass,
-        letters: Vec<crate::journal::SinkLetter>,
+        letters: Vec<LetterRecord>,
     ) -> Result<(), JournalError> {
         let Trial { attempts, first_at, last_at, .. } = current.trial;
         let letters = SinkLetters { class, attempts, first_at, last_at, letters };

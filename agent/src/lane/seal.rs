@@ -115,9 +115,15 @@ impl Sealer {
             suffix: "".into(),
         };
         let seal = self.seal_of(&facts, made, aside, &deltas)?;
-        if let Some(StageLetter { class, record, reason, .. }) = seal.letters.last() {
+        if let Some(StageLetter { class, record, .. }) = seal.letters.last() {
             let count = seal.letters.len() as u64;
-            self.status.letters_said.say(&*self.clock, count, class, record, reason);
+            self.status.letters_said.say(
+                &*self.clock,
+                count,
+                class,
+                &record.identity,
+                &record.reason,
+            );
         }
         let batch = seal.batch.clone();
         let pending = self.runtime.block_on(self.journal.seal(seal))?;
@@ -177,7 +183,7 @@ impl Sealer {
         deltas: &[StateDelta],
     ) -> Result<Seal, LaneError> {
         // An input is dead-lettered when any of its outputs is, delivered when all that it became is, else dropped.
-        let dead: BTreeSet<Seq> = aside.letters.iter().map(|letter| letter.seq).collect();
+        let dead: BTreeSet<Seq> = aside.letters.iter().map(|letter| letter.record.seq).collect();
         let counted = made.inputs.iter().filter(|seq| dead.contains(seq)).copied().collect();
         let delivered = made.inputs.iter().filter(|seq| !dead.contains(seq)).count() as u64;
         let read = facts.last_seq.0 + 1 - facts.first_seq.0;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::error::LaneError;
 use crate::clock::Timestamp;
-use crate::journal::StageLetter;
+use crate::journal::{LetterRecord, StageLetter};
 use crate::plugin::config::{InstanceLife, TransformConfig};
 use crate::plugin::{CallError, Draft, Instance, Outcome, Plugin, State, StateDelta, StateView};
 use crate::record::batch::LanePlace;
@@ -152,13 +152,7 @@ impl Stage {
             stage: self.transform.config.id.to_string(),
             plugin_sha256: self.transform.plugin.digest(),
             class,
-            reason,
-            record: identity.to_owned(),
-            seq: record.seq,
-            time: record.time,
-            subject: record.subject.to_owned(),
-            headers: record.headers.as_bytes().to_vec(),
-            payload: record.payload.to_vec(),
+            record: LetterRecord::new(record, identity.to_owned(), reason),
         }
     }
 }

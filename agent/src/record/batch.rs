@@ -89,7 +89,7 @@ pub struct BatchFacts {
     /// The keys that the sink takes the batch apart by, in the order of their first records; empty when it does not, and when
     /// the batch is delivered, as the sink has fixed what it made of them.
     pub partitions: Vec<String>,
-    /// What stands behind the number: `.0` or `.1` for each cut, `/rN` for a replay; empty for a batch as it was sealed.
+    /// What stands behind the number: `.0` or `.1` for each cut; empty for a batch as it was sealed.
     pub suffix: Arc<str>,
 }
 

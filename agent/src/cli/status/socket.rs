@@ -10,11 +10,9 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 use super::super::{ExitCode, Failure};
-use crate::config::PATH_DEFAULT;
+use crate::config::{DATA_DIR_DEFAULT, PATH_DEFAULT};
 use crate::limits::CONFIG_BYTES_MAX;
 
-/// The data directory that a config has when it does not say.
-const DATA_DIR_DEFAULT: &str = "/var/lib/waystation";
 /// The name of the socket in the data directory.
 const SOCKET_NAME: &str = "admin.sock";
 /// Where the socket of the installed service is: systemd gives it a runtime directory that our own environment does not name.
@@ -22,6 +20,26 @@ const SERVICE_SOCKET: &str = "/run/waystation/admin.sock";
 
 /// Paths to try, in this order. Without a file named, those of the installed service.
 pub(super) fn candidates(config: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
+    let Looked { text, path, base } = look_into(config, "--socket PATH asks without a config")?;
+    Ok(in_config(&text, &base, path == Path::new(PATH_DEFAULT)))
+}
+
+/// The data directory of a config, looked up in the same way.
+pub(in crate::cli) fn data_dir(config: Option<&Path>) -> Result<PathBuf, Failure> {
+    let Looked { text, base, .. } =
+        look_into(config, "--data-dir DIR looks there without a config")?;
+    let (document, _what_is_broken) = DeTable::parse_recoverable(&text);
+    Ok(data_dir_in(document.get_ref(), &base))
+}
+
+/// A config's text, its absolute path, and the folder that its paths count from.
+struct Looked {
+    text: String,
+    path: PathBuf,
+    base: PathBuf,
+}
+
+fn look_into(config: Option<&Path>, way_without: &str) -> Result<Looked, Failure> {
     let path = config.unwrap_or(Path::new(PATH_DEFAULT));
     let text = match read_bounded(path) {
         Ok(text) => text,
@@ -31,47 +49,31 @@ pub(super) fn candidates(config: Option<&Path>) -> Result<Vec<PathBuf>, Failure>
             return Err(Failure {
                 code: ExitCode::Config,
                 message: format!("cannot read the config {}: {error}", path.display()),
-                hint: Some("--socket PATH asks without a config".to_owned()),
+                hint: Some(way_without.to_owned()),
             });
         }
     };
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let base = absolute.parent().unwrap_or(Path::new("/"));
-    Ok(in_config(&text, base, absolute == Path::new(PATH_DEFAULT)))
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let base = path.parent().unwrap_or(Path::new("/")).to_owned();
+    Ok(Looked { text, path, base })
 }
 
-/// The data directory of a config, looked up in the same way.
-pub(in crate::cli) fn data_dir(config: Option<&Path>) -> Result<PathBuf, Failure> {
-    let path = config.unwrap_or(Path::new(PATH_DEFAULT));
-    let text = match read_bounded(path) {
-        Ok(text) => text,
-        Err(_) if config.is_none() => String::new(),
-        Err(error) => {
-            return Err(Failure {
-                code: ExitCode::Config,
-                message: format!("cannot read the config {}: {error}", path.display()),
-                hint: Some("--data-dir DIR looks there without a config".to_owned()),
-            });
-        }
-    };
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let base = absolute.parent().unwrap_or(Path::new("/"));
-    let (document, _what_is_broken) = DeTable::parse_recoverable(&text);
-    let value = document.get_ref().get("agent").and_then(|agent| agent.get_ref().get("data_dir"));
-    let named = value.and_then(|value| value.get_ref().as_str());
-    Ok(named.map_or_else(|| DATA_DIR_DEFAULT.into(), |named| base.join(named)))
+fn path_at(document: &DeTable<'_>, base: &Path, table: &str, key: &str) -> Option<PathBuf> {
+    let value = document.get(table)?.get_ref().get(key)?;
+    value.get_ref().as_str().map(|path| base.join(path))
+}
+
+fn data_dir_in(document: &DeTable<'_>, base: &Path) -> PathBuf {
+    path_at(document, base, "agent", "data_dir").unwrap_or_else(|| DATA_DIR_DEFAULT.into())
 }
 
 fn in_config(text: &str, base: &Path, of_the_service: bool) -> Vec<PathBuf> {
     let (document, _what_is_broken) = DeTable::parse_recoverable(text);
-    let path_at = |table: &str, key: &str| {
-        let value = document.get_ref().get(table)?.get_ref().get(key)?;
-        value.get_ref().as_str().map(|path| base.join(path))
-    };
-    if let Some(socket) = path_at("admin", "socket") {
+    let document = document.get_ref();
+    if let Some(socket) = path_at(document, base, "admin", "socket") {
         return vec![socket];
     }
-    let data_dir = path_at("agent", "data_dir").unwrap_or_else(|| DATA_DIR_DEFAULT.into());
+    let data_dir = data_dir_in(document, base);
     let own = data_dir.join(SOCKET_NAME);
     if of_the_service { vec![SERVICE_SOCKET.into(), own] } else { vec![own] }
 }

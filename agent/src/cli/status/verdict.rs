@@ -104,7 +104,7 @@ fn cause_words(cause: &str) -> (Grade, &'static str, &'static str, &'static str)
             Grade::Blocked,
             "BLOCKED",
             "its dead letters have no room",
-            "nothing is lost, and it goes on by itself when there is room: discard or replay dead letters, or raise dead_letters.max_bytes",
+            "nothing is lost, and it goes on by itself when there is room: raise dead_letters.max_bytes",
         ),
         "paused" => (
             Grade::Delayed,

@@ -38,7 +38,6 @@ struct Batch {
     parts: u64,
     sha256: Vec<u8>,
     first_record: u64,
-    replay: bool,
 }
 
 pub(super) fn mend_lanes(
@@ -203,7 +202,7 @@ fn batches_of(building: &Building, lane: &Lane) -> Result<Vec<Batch>, JournalErr
         .db
         .prepare_cached(
             "SELECT number, epoch, first_seq, last_seq, inputs, records, parts, sha256, suffix,
-                    first_record, replay
+                    first_record
              FROM batches WHERE lane = ?1 ORDER BY number, suffix",
         )
         .map_err(failed)?;
@@ -221,7 +220,6 @@ fn batches_of(building: &Building, lane: &Lane) -> Result<Vec<Batch>, JournalErr
                 sha256: row.get(7)?,
                 suffix: row.get(8)?,
                 first_record: count(9)?,
-                replay: row.get(10)?,
             })
         })
         .and_then(Iterator::collect)
@@ -236,8 +234,7 @@ fn mend_lane(
     report: &mut SalvageReport,
     now: Timestamp,
 ) -> Result<(), JournalError> {
-    let (replays, mut batches): (Vec<_>, Vec<_>) =
-        batches_of(building, lane)?.into_iter().partition(|batch| batch.replay);
+    let mut batches = batches_of(building, lane)?;
     // A page may still hold what was cut beside what it was cut into.
     let halves: Vec<_> = batches.iter().map(|half| (half.number, half.suffix.clone())).collect();
     let was_cut = |batch: &mut Batch| {
@@ -251,12 +248,6 @@ fn mend_lane(
         delete_batch(building, lane, &cut)?;
     }
     let mut decoder = Decoder::new();
-    for replay in &replays {
-        if !proves_itself(building, &mut decoder, stream, lane, replay)? {
-            report.damaged_batches.insert((lane.number, replay.number));
-            reopen_letters(building, lane, replay)?;
-        }
-    }
     if !building.is_complete("batches") {
         // Pages may hold batches that were acked long ago.
         let acked = marks.acked.get(&lane.name).copied().unwrap_or(0);
@@ -265,10 +256,9 @@ fn mend_lane(
             delete_batch(building, lane, &old)?;
         }
     }
-    let all = || batches.iter().chain(&replays);
-    lane.next_batch = all().map(|batch| batch.number + 1).fold(lane.next_batch, u64::max);
+    lane.next_batch = batches.iter().map(|batch| batch.number + 1).fold(lane.next_batch, u64::max);
     let open = lane.sealed - lane.start;
-    let waiting: u64 = all().map(|batch| batch.inputs).sum();
+    let waiting: u64 = batches.iter().map(|batch| batch.inputs).sum();
     if open.saturating_sub(lane.done) > waiting {
         // Some batches are not found, and nobody knows which ranges they had.
         let oldest = stream.ranges.first().map_or(lane.sealed, |range| range.0 - 1);
@@ -415,20 +405,6 @@ fn lose(
         last: batch.last,
         records: batch.inputs,
     });
-    Ok(())
-}
-
-/// A replay whose content is gone: its dead letters are still there, and are open again.
-fn reopen_letters(building: &Building, lane: &Lane, replay: &Batch) -> Result<(), JournalError> {
-    delete_batch(building, lane, replay)?;
-    building.execute(
-        "UPDATE dead_letters SET disposition = NULL, replay = NULL WHERE lane = ?1 AND replay = ?2",
-        (lane.number, replay.number.cast_signed()),
-    )?;
-    building.execute(
-        "UPDATE lanes SET dead_lettered = dead_lettered + ?2 WHERE number = ?1",
-        (lane.number, replay.inputs.cast_signed()),
-    )?;
     Ok(())
 }
 

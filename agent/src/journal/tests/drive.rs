@@ -563,15 +563,7 @@ impl Driver {
             let (payload, record) = (self.payload(2), format!("{}/{seq}", key.1));
             let kept = (key.1.clone(), Some(seq.cast_signed()), record.clone(), payload.clone());
             model.letters.push(kept);
-            letters.push(SinkLetter {
-                reason: "no".to_owned(),
-                record,
-                seq: Seq(seq),
-                time: Timestamp(2),
-                subject: "sub".to_owned(),
-                headers: Vec::new(),
-                payload,
-            });
+            letters.push(letter_record(seq, record, payload));
         }
         let step = self.step(model);
         let (class, at) = (LetterClass::Rejected, Timestamp(3));
@@ -631,13 +623,19 @@ impl Driver {
     }
 }
 
-fn letter(seq: u64, record: String, payload: Vec<u8>) -> StageLetter {
+fn letter(seq: u64, identity: String, payload: Vec<u8>) -> StageLetter {
     StageLetter {
         stage: "clean".to_owned(),
         plugin_sha256: [3; 32],
         class: "rejected",
+        record: letter_record(seq, identity, payload),
+    }
+}
+
+pub(super) fn letter_record(seq: u64, identity: String, payload: Vec<u8>) -> LetterRecord {
+    LetterRecord {
         reason: "no".to_owned(),
-        record,
+        identity,
         seq: Seq(seq),
         time: Timestamp(2),
         subject: "sub".to_owned(),

@@ -1,5 +1,6 @@
 //! The store of dead letters: its limit, who waits for room in it, and that discarding makes some without a restart.
 
+use super::drive::letter_record;
 use super::*;
 use crate::journal::config::{LettersConfig, LettersOnFull, OnFull};
 use crate::limits::LETTERS_BYTES_MIN;
@@ -78,13 +79,7 @@ async fn a_seal_whose_letters_have_no_room_does_not_happen() {
         stage: "clean".to_owned(),
         plugin_sha256: [3; 32],
         class: "rejected",
-        reason: "no".to_owned(),
-        record: "gw/s/p/k/x/1".to_owned(),
-        seq: Seq(1),
-        time: Timestamp(2),
-        subject: "sub".to_owned(),
-        headers: Vec::new(),
-        payload: vec![b'y'; 10_000],
+        record: letter_record(1, "gw/s/p/k/x/1".to_owned(), vec![b'y'; 10_000]),
     };
     let mut seal = range_batch(&opened, 1, 1);
     (seal.batch.records, seal.dead_lettered, seal.letters) = (0, 1, vec![letter]);

@@ -93,7 +93,7 @@ pub(super) fn render(
         place.pipeline.to_string(),
         place.sink.to_string(),
         facts.epoch.to_string(),
-        format!("{:016}{}", facts.number.0, suffix(facts)),
+        format!("{:016}{}", facts.number.0, facts.suffix),
         format!("{:016}", facts.first_seq.0),
         format!("{:016}", facts.last_seq.0),
         date,
@@ -115,7 +115,7 @@ pub(super) fn render(
     let has_batch = template.pieces().contains(&Piece::Field(BATCH));
     if !has_batch {
         let at = before_first_dot(&name);
-        name.insert_str(at, &suffix(facts));
+        name.insert_str(at, &facts.suffix);
     }
     fitting(&name)
 }
@@ -142,11 +142,6 @@ pub(super) fn half(
     let fitting = fitting(&name)?;
     let next = (fitting == name).then_some(at + suffix.len());
     Ok((fitting, next))
-}
-
-/// What stands behind the batch number, as it stands in names.
-fn suffix(facts: &BatchFacts) -> String {
-    facts.suffix.replace('/', "")
 }
 
 /// Before the first dot of the file name, or at its end.
@@ -256,16 +251,16 @@ mod tests {
     }
 
     #[test]
-    fn halves_and_replays_have_names_of_their_own() {
+    fn halves_have_names_of_their_own() {
         let facts = |suffix: &str| BatchFacts { suffix: suffix.into(), ..facts(7, 3) };
         let render = |template, suffix| {
             let parsed = parse_path_template(template).unwrap();
             render(template, &parsed, &facts(suffix), None).unwrap()
         };
-        assert_eq!(render("{batch}-{epoch}.x", "/r9"), "0000000000000007r9-00001abcde.x");
+        assert_eq!(render("{batch}-{epoch}.x", ".1"), "0000000000000007.1-00001abcde.x");
         assert_eq!(
-            render("a.b/{epoch}-{first_seq}.x.y", ".0/r9").split_once('/').unwrap().1,
-            "00001abcde-0000000000000010.0r9.x.y"
+            render("a.b/{epoch}-{first_seq}.x.y", ".0").split_once('/').unwrap().1,
+            "00001abcde-0000000000000010.0.x.y"
         );
         let (first, at) = half(&facts(".0"), "d.d/0000000000000007-z.x", None).unwrap();
         assert_eq!(first, "d.d/0000000000000007.0-z.x");
