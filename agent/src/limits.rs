@@ -62,6 +62,12 @@ pub const LETTERS_BYTES_MAX_DEFAULT: u64 = 256 * 1024 * 1024;
 pub const LETTERS_BYTES_MIN: u64 = 64 * 1024;
 /// Most bytes of the dead letters of one ack, unless it is a single one: a batch with more is cut first.
 pub const LETTERS_ACK_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Letters that one order replays; more take another order.
+pub const REPLAY_LETTERS_MAX: usize = 1000;
+/// Orders for replays that may wait for a lane.
+pub const REPLAYS_WAITING_MAX: usize = 4;
+/// Replays whose outcome is remembered; the oldest go first.
+pub const REPLAYS_MAX: u64 = 1000;
 /// Most letters that one page of a list has.
 pub const LETTERS_PAGE_MAX: usize = 1000;
 /// Pages of the database that must be free, beside their share of it, before the file is made smaller.

@@ -78,7 +78,8 @@ pub(super) struct LettersState {
 }
 
 /// Bytes of a letter's row, in SQL. The same as [`LetterRow::bytes`].
-const BYTES: &str = "(octet_length(payload) + octet_length(headers) + octet_length(subject)
+pub(super) const BYTES: &str =
+    "(octet_length(payload) + octet_length(headers) + octet_length(subject)
     + octet_length(reason) + coalesce(octet_length(record), octet_length(place), 0)
     + coalesce(octet_length(batch), 0))";
 
@@ -293,18 +294,15 @@ impl Writer {
             if self.letters.on_full == LettersOnFull::DropOldest && bytes <= self.letters.bytes_max
             {
                 self.drop_oldest_letters(transaction, bytes)?;
-            } else {
+            }
+            // Also where what is left is under way again.
+            if !self.letters_fit(bytes) {
                 return Ok(Some(self.letters_become_full(bytes)));
             }
         }
-        // Above `max_page_count` they would fail everybody's commit.
-        let needed = super::budget::row_bytes(usize::try_from(bytes).unwrap_or(usize::MAX / 2));
-        if needed > self.quota.parts_left {
-            self.becomes_full();
-            let why = format!("dead letters of {} have no room in it", human_bytes(bytes));
-            return Ok(Some(JournalError::NoRoom { path: self.path.clone(), why }));
+        if let Some(error) = self.letters_lack_pages(bytes) {
+            return Ok(Some(error));
         }
-        self.quota.parts_left -= needed;
         if self.letters.full.take().is_some() {
             tracing::info!("Dead letters have room again");
             self.dirty = true;
@@ -313,19 +311,29 @@ impl Writer {
         Ok(None)
     }
 
+    /// Takes pages for letters of this transaction, or says that there are none: above `max_page_count` they would fail
+    /// everybody's commit.
+    pub(super) fn letters_lack_pages(&mut self, bytes: u64) -> Option<JournalError> {
+        let needed = super::budget::row_bytes(usize::try_from(bytes).unwrap_or(usize::MAX / 2));
+        if needed > self.quota.parts_left {
+            self.becomes_full();
+            let why = format!("dead letters of {} have no room in it", human_bytes(bytes));
+            return Some(JournalError::NoRoom { path: self.path.clone(), why });
+        }
+        self.quota.parts_left -= needed;
+        None
+    }
+
+    /// Letters have gone: whoever waits for room looks again.
+    pub(super) fn letters_have_room_again(&mut self) {
+        self.quota.look_again = true;
+        self.letters.full = None;
+        self.publish_room();
+    }
+
     /// Says once that letters have no room, and gives the error for whoever brought them.
     pub(super) fn letters_become_full(&mut self, bytes: u64) -> JournalError {
-        let room = self.letters_room();
-        let why = if bytes > room.bytes_max {
-            format!("they take {} at once, more than max_bytes", human_bytes(bytes))
-        } else {
-            format!(
-                "{} are in use, {} more are needed",
-                human_bytes(room.bytes),
-                human_bytes(bytes)
-            )
-        };
-        let error = JournalError::LettersFull { why, bytes_max: human_bytes(room.bytes_max) };
+        let error = self.letters_have_no_room(bytes);
         if self.letters.full.is_none() {
             tracing::warn!(reason = %error, "Dead letters are full");
             let (reason, since) = (error.to_string(), self.clock.now());
@@ -336,41 +344,52 @@ impl Writer {
         error
     }
 
-    /// The oldest letters go until `bytes` fit.
+    /// The error for whoever brings so much too much.
+    pub(super) fn letters_have_no_room(&self, bytes: u64) -> JournalError {
+        let room = self.letters_room();
+        let why = if bytes > room.bytes_max {
+            format!("they take {} at once, more than max_bytes", human_bytes(bytes))
+        } else {
+            format!(
+                "{} are in use, {} more are needed",
+                human_bytes(room.bytes),
+                human_bytes(bytes)
+            )
+        };
+        JournalError::LettersFull { why, bytes_max: human_bytes(room.bytes_max) }
+    }
+
+    /// The oldest letters go until `bytes` fit, but for those that are under way again.
     fn drop_oldest_letters(
         &mut self,
         transaction: &Connection,
         bytes: u64,
     ) -> Result<(), JournalError> {
-        let failed = |source| JournalError::sqlite(&self.path, "dropping dead letters", source);
-        let query = format!("SELECT id, {BYTES} FROM dead_letters ORDER BY id LIMIT ?1");
+        let path = self.path.clone();
+        let failed = |source| JournalError::sqlite(&path, "dropping dead letters", source);
+        let query = "SELECT id FROM dead_letters WHERE id NOT IN (SELECT letter FROM replaying)
+                     ORDER BY id LIMIT ?1";
         let limit = i64::try_from(DROPPED_AT_ONCE).expect("a few letters");
         while !self.letters_fit(bytes) {
-            let oldest: Vec<(i64, i64)> = transaction
-                .prepare_cached(&query)
+            let oldest: Vec<i64> = transaction
+                .prepare_cached(query)
                 .map_err(failed)?
-                .query_map([limit], |row| Ok((row.get(0)?, row.get(1)?)))
+                .query_map([limit], |row| row.get(0))
                 .map_err(failed)?
                 .collect::<Result<_, _>>()
                 .map_err(failed)?;
-            let mut last = None;
-            for (id, size) in oldest {
+            if oldest.is_empty() {
+                return Ok(());
+            }
+            for id in oldest {
                 if self.letters_fit(bytes) {
                     break;
                 }
-                let freed = size.cast_unsigned() + LETTER_ROW_BYTES;
-                let letters = &mut self.state.letters;
-                letters.bytes = letters.bytes.saturating_sub(freed);
-                letters.count = letters.count.saturating_sub(1);
+                if let Some(gone) = self.forget_letter(transaction, id)? {
+                    self.input_stays(transaction, &gone)?;
+                }
                 self.quota.giving_up.letters += 1;
-                last = Some(id);
             }
-            let Some(last) = last else { return Ok(()) };
-            let delete = "DELETE FROM dead_letters WHERE id <= ?1";
-            transaction
-                .prepare_cached(delete)
-                .and_then(|mut statement| statement.execute([last]))
-                .map_err(failed)?;
         }
         Ok(())
     }
@@ -412,7 +431,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes letters that nobody wants any more.
+    /// Deletes letters that nobody wants any more, unless one of them is under way again.
     pub(super) fn discard_letters(
         &mut self,
         transaction: &Connection,
@@ -420,13 +439,19 @@ impl Writer {
         ids: &[i64],
         reply: tokio::sync::oneshot::Sender<Result<u64, JournalError>>,
     ) -> Result<(), JournalError> {
+        match self.letter_under_way(transaction, ids) {
+            Ok(None) => {}
+            Ok(Some((letter, batch))) => {
+                // Whoever asked may have given up waiting.
+                drop(reply.send(Err(JournalError::Replaying { letter, batch })));
+                return Ok(());
+            }
+            Err(error) => return group.answer_with(reply, Err(error)),
+        }
         let discarded = self.delete_letters(transaction, ids);
         if let Ok(count) = &discarded {
             self.quota.giving_up.discarded += *count;
-            // Whoever waits for room looks again.
-            self.quota.look_again = true;
-            self.letters.full = None;
-            self.publish_room();
+            self.letters_have_room_again();
         }
         group.answer_with(reply, discarded)
     }
@@ -438,16 +463,8 @@ impl Writer {
     ) -> Result<u64, JournalError> {
         let mut count = 0;
         for id in ids {
-            let query = format!("SELECT {BYTES} FROM dead_letters WHERE id = ?1");
-            let size: Option<i64> =
-                self.value(transaction, "reading a dead letter", &query, [id])?;
-            let Some(size) = size else { continue };
-            let delete = "DELETE FROM dead_letters WHERE id = ?1";
-            self.execute(transaction, "discarding a dead letter", delete, [id])?;
-            let letters = &mut self.state.letters;
-            let freed = size.cast_unsigned() + LETTER_ROW_BYTES;
-            letters.bytes = letters.bytes.saturating_sub(freed);
-            letters.count = letters.count.saturating_sub(1);
+            let Some(gone) = self.forget_letter(transaction, *id)? else { continue };
+            self.input_stays(transaction, &gone)?;
             count += 1;
         }
         Ok(count)

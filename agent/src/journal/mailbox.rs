@@ -70,13 +70,16 @@ pub struct Letter {
     pub note: Option<String>,
     /// Records of its batch, when all of them were given up together and nothing was delivered; else 0.
     pub whole: u64,
+    /// It is being replayed.
+    pub is_under_way: bool,
 }
 
 const COLUMNS: &str =
     "letter.id, letter.stage, letter.source, lanes.name, letter.batch, letter.record,
     letter.seq, letter.plugin_sha256, letter.class, letter.reason, letter.attempts, letter.first_at,
     letter.last_at, letter.time, letter.subject, letter.headers, octet_length(letter.payload),
-    letter.size_bytes, letter.place, letter.disposition, letter.note, letter.whole";
+    letter.size_bytes, letter.place, letter.disposition, letter.note, letter.whole,
+    letter.id IN (SELECT letter FROM replaying)";
 const TABLES: &str = "FROM dead_letters AS letter LEFT JOIN lanes ON lanes.number = letter.lane";
 
 fn letter(row: &rusqlite::Row<'_>) -> rusqlite::Result<Letter> {
@@ -104,6 +107,7 @@ fn letter(row: &rusqlite::Row<'_>) -> rusqlite::Result<Letter> {
         disposition: row.get(19)?,
         note: row.get(20)?,
         whole: count(21)?,
+        is_under_way: row.get(22)?,
     })
 }
 
@@ -120,9 +124,9 @@ impl Readers {
         self.query_rows(&query, &parameters, letter)
     }
 
-    fn letter(&self, id: i64) -> Result<Option<(Letter, Vec<u8>)>, JournalError> {
+    pub(super) fn letter(&self, id: i64) -> Result<Option<(Letter, Vec<u8>)>, JournalError> {
         let query = format!("SELECT {COLUMNS}, letter.payload {TABLES} WHERE letter.id = ?1");
-        let with_payload = |row: &rusqlite::Row<'_>| Ok((letter(row)?, row.get(22)?));
+        let with_payload = |row: &rusqlite::Row<'_>| Ok((letter(row)?, row.get(23)?));
         Ok(self.query_rows(&query, &[&id], with_payload)?.pop())
     }
 }
@@ -134,6 +138,16 @@ impl Journal {
     /// When the journal cannot be read.
     pub fn letters(&self, filter: &LettersFilter) -> Result<Vec<Letter>, JournalError> {
         self.readers.letters(filter)
+    }
+
+    /// Those of some dead letters that are there, in the order in which they are named. Blocks.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn letters_of(&self, ids: &[i64]) -> Result<Vec<Letter>, JournalError> {
+        let query = format!("SELECT {COLUMNS} {TABLES} WHERE letter.id = ?1");
+        let found = ids.iter().map(|id| self.readers.query_rows(&query, &[id], letter));
+        Ok(found.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
     /// One dead letter with its payload. Blocks.

@@ -18,7 +18,7 @@ use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 use super::apply::Group;
-use super::batches::{LetterClass, Shown, StoredBatch, counted_bytes, stored_batches};
+use super::batches::{LetterClass, Shown, StoredBatch, stored_batches};
 use super::error::JournalError;
 use super::lanes::LaneJournal;
 use super::letters::{LetterRecord, LetterRow};
@@ -73,6 +73,10 @@ impl From<BatchNumber> for BatchKey {
 }
 
 impl BatchKey {
+    pub(super) fn number(&self) -> BatchNumber {
+        self.number
+    }
+
     fn is(&self, batch: &UnackedState) -> bool {
         self.number == batch.number && self.suffix == batch.suffix
     }
@@ -84,9 +88,11 @@ type Reply<T> = oneshot::Sender<Result<T, JournalError>>;
 pub(super) struct AckOperation {
     pub(super) lane: LaneNumber,
     pub(super) session: u64,
-    batch: BatchKey,
-    identity: String,
-    letters: Option<(SinkLetters, Reply<()>)>,
+    pub(super) batch: BatchKey,
+    pub(super) identity: String,
+    pub(super) letters: Option<(SinkLetters, Reply<()>)>,
+    /// Of a replay: records that the destination had before.
+    pub(super) already: u64,
 }
 
 impl AckOperation {
@@ -144,7 +150,7 @@ impl LaneJournal {
     pub async fn ack(&self, batch: impl Into<BatchKey>) -> Result<(), JournalError> {
         let (lane, session) = (self.number, self.session);
         let (batch, identity) = (batch.into(), String::new());
-        let operation = AckOperation { lane, session, batch, identity, letters: None };
+        let operation = AckOperation { lane, session, batch, identity, letters: None, already: 0 };
         self.writer.send(Operation::Ack(Box::new(operation)), 0).await
     }
 
@@ -158,6 +164,15 @@ impl LaneJournal {
         batch: &StoredBatch,
         letters: SinkLetters,
     ) -> Result<(), JournalError> {
+        self.ack_and_wait(batch, letters, 0).await
+    }
+
+    pub(super) async fn ack_and_wait(
+        &self,
+        batch: &StoredBatch,
+        letters: SinkLetters,
+        already: u64,
+    ) -> Result<(), JournalError> {
         let (reply, answer) = oneshot::channel();
         let operation = AckOperation {
             lane: self.number,
@@ -165,6 +180,7 @@ impl LaneJournal {
             batch: batch.into(),
             identity: batch.identity(&self.name),
             letters: Some((letters, reply)),
+            already,
         };
         let bytes = usize::try_from(operation.letters_bytes()).unwrap_or(usize::MAX);
         self.writer.send(Operation::Ack(Box::new(operation)), bytes).await?;
@@ -203,9 +219,10 @@ impl LaneJournal {
 }
 
 impl Writer {
-    /// The oldest batch of a lane that waits for its outcome, when it is this one.
-    fn oldest(&self, lane: LaneNumber, key: &BatchKey) -> Option<&UnackedState> {
-        self.state.lanes.get(&lane)?.unacked.front().filter(|batch| key.is(batch))
+    /// The oldest batch of a lane that waits for its outcome, or its oldest replay, when it is this one.
+    fn oldest(&mut self, lane: LaneNumber, key: &BatchKey) -> Option<&UnackedState> {
+        let lane = self.state.lanes.get_mut(&lane)?;
+        lane.queue(key.number).front().filter(|batch| key.is(batch))
     }
 
     fn not_the_oldest(&self, lane: LaneNumber, key: &BatchKey) -> JournalError {
@@ -229,6 +246,9 @@ impl Writer {
             operation.refuse(error);
             return Ok(());
         };
+        if self.is_replay(operation.lane, operation.batch.number) {
+            return self.settle_replay(transaction, group, operation);
+        }
         let bytes = operation.letters_bytes();
         let AckOperation { lane: number, batch: key, identity, letters, .. } = operation;
         let mut given_up = 0;
@@ -241,7 +261,11 @@ impl Writer {
             }
             group.answer(reply, ());
             given_up = letters.letters.len() as u64;
-            self.write_sink_letters(transaction, number, &identity, &letters, given_up == records)?;
+            let whole = given_up == records && given_up > 0;
+            if whole {
+                self.keep_letter_batch(transaction, number, key.number, &identity)?;
+            }
+            self.write_sink_letters(transaction, number, &identity, &letters, whole)?;
             let seqs = letters.letters.iter().map(|letter| letter.seq);
             self.count_given_up(transaction, number, seqs)?;
         }
@@ -260,7 +284,7 @@ impl Writer {
         self.write_lane(transaction, number)
     }
 
-    fn delete_batch(
+    pub(super) fn delete_batch(
         &self,
         transaction: &Connection,
         lane: LaneNumber,
@@ -330,16 +354,7 @@ impl Writer {
         changed.dedup();
         let changed: Vec<_> = changed.into_iter().map(|at| lane.unacked[at].clone()).collect();
         for half in changed {
-            let update = "UPDATE batches SET inputs = ?4, counted = ?5
-                          WHERE lane = ?1 AND number = ?2 AND suffix = ?3";
-            let parameters = params![
-                number.0,
-                half.number.0.cast_signed(),
-                half.suffix,
-                half.inputs.cast_signed(),
-                counted_bytes(&half.counted)
-            ];
-            self.execute(transaction, "counting inputs", update, parameters)?;
+            self.write_inputs(transaction, number, &half)?;
         }
         Ok(())
     }
@@ -366,8 +381,9 @@ impl Writer {
         }
         let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
         let [first, second] = &halves;
-        lane.unacked[0] = first.unacked(inputs[0]);
-        lane.unacked.insert(1, second.unacked(inputs[1]));
+        let queue = lane.queue(key.number);
+        queue[0] = first.unacked(inputs[0]);
+        queue.insert(1, second.unacked(inputs[1]));
         Ok(())
     }
 
