@@ -14,6 +14,8 @@ mod cli;
 mod config;
 /// SIGKILL at random moments.
 mod crash;
+/// An end between two given steps.
+mod failpoints;
 /// A volume without a byte left, and a journal that was emptied.
 mod full_disk;
 /// The HTTP sink against a scripted server.
