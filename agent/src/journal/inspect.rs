@@ -214,7 +214,7 @@ impl Inspection {
             quota,
             agent: self.value("SELECT value FROM meta WHERE key = 'agent'")?,
             running_pid: self.agent_pid,
-            schema: self.pragma("user_version")?,
+            schema: self.schema()?,
             database_bytes: bytes(&self.path),
             free_bytes: (page_bytes * free).cast_unsigned(),
             wal_bytes: bytes(&wal_path(&self.path)),
@@ -412,6 +412,14 @@ impl Inspection {
         Ok(streams)
     }
 
+    /// The names of all lanes, dropped ones too.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn lane_names(&self) -> Result<Vec<String>, JournalError> {
+        self.query_rows("SELECT name FROM lanes ORDER BY name", &[], |row| row.get(0))
+    }
+
     /// A lane by its name: its stream, the last record in front of what it has not delivered, and its unacked batches.
     ///
     /// # Errors
@@ -529,8 +537,26 @@ impl Inspection {
         State::load(&self.connection, &self.path)
     }
 
+    /// A few rows of a small table.
+    pub(super) fn query_rows<T>(
+        &self,
+        query: &str,
+        parameters: &[&dyn rusqlite::ToSql],
+        of_row: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, JournalError> {
+        let read = || {
+            let mut statement = self.connection.prepare_cached(query)?;
+            statement.query_map(parameters, of_row)?.collect::<rusqlite::Result<Vec<_>>>()
+        };
+        read().map_err(|error| self.failed(error))
+    }
+
     fn failed(&self, source: rusqlite::Error) -> JournalError {
         JournalError::sqlite(&self.path, "looking into it", source)
+    }
+
+    pub(super) fn schema(&self) -> Result<i64, JournalError> {
+        self.pragma("user_version")
     }
 
     fn pragma(&self, name: &str) -> Result<i64, JournalError> {

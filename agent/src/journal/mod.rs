@@ -103,8 +103,8 @@ pub use lanes::{
     LaneJournal, LaneSpec, OpenedLane, PartEncoder, PartPlace, PendingSeal, PluginState, Seal,
     StageLetter, StateChange,
 };
-pub use letters::{LetterRecord, LettersRoom, LettersSnapshot};
-pub use mailbox::{Letter, LettersFilter};
+pub use letters::{LetterRecord, LettersCount, LettersRoom, LettersSnapshot};
+pub use mailbox::{Disposed, Letter, LettersFilter};
 pub use open::StartCase;
 pub use outcome::{BatchKey, Halves, SinkLetters};
 pub use quota::{FullState, Pace, QuotaSnapshot};
@@ -121,6 +121,7 @@ use crate::record::id::{AgentId, Epoch, SourceId};
 use chunk::Encoder;
 use config::JournalConfig;
 use high_water::{HighWater, Marks};
+use letters::DiscardOperation;
 use reader::Readers;
 use state::State;
 use wear::WearMeter;
@@ -313,13 +314,18 @@ impl Journal {
         self.published.letters.subscribe()
     }
 
-    /// Deletes dead letters by their ids, durably, and gives how many there were. What waits for room in their store
-    /// goes on.
+    /// Deletes dead letters by their ids, durably, keeps the note and the time in their place, and gives how many there were.
+    /// What waits for room in their store goes on.
     ///
     /// # Errors
     /// When the journal cannot commit or is closed.
-    pub async fn discard_letters(&self, ids: Vec<i64>) -> Result<u64, JournalError> {
-        self.writer.ask(|reply| Operation::DiscardLetters { ids, reply }).await
+    pub async fn discard_letters(
+        &self,
+        ids: Vec<i64>,
+        note: Option<String>,
+    ) -> Result<u64, JournalError> {
+        let discard = |reply| DiscardOperation { ids, note, reply };
+        self.writer.ask(|reply| Operation::DiscardLetters(discard(reply))).await
     }
 
     /// The digest of a file that our own compiler made, if it made one under this key. Blocks.

@@ -25,7 +25,7 @@ use super::error::JournalError;
 use super::gaps::{Damage, LoseOperation};
 use super::high_water::{HighWater, Marks};
 use super::lanes::{LaneSpec, OpenedLane, PartOperation, SealOperation};
-use super::letters::{LettersQuota, LettersRoom};
+use super::letters::{DiscardOperation, LettersQuota, LettersRoom};
 use super::notes::NoteOperation;
 use super::open::DirectoryLock;
 use super::outcome::{AckOperation, CutOperation, RenameOperation};
@@ -82,7 +82,7 @@ pub(super) enum Operation {
     Ack(Box<AckOperation>),
     Cut(Box<CutOperation>),
     Rename(Box<RenameOperation>),
-    DiscardLetters { ids: Vec<i64>, reply: Reply<u64> },
+    DiscardLetters(DiscardOperation),
     Lose(LoseOperation),
     Note(NoteOperation),
     PutCompiled { key: String, sha256: [u8; 32], reply: Reply<()> },

@@ -24,6 +24,8 @@ mod http;
 mod http_refusals;
 /// Damaged journals, and the commands that look into one.
 mod journal;
+/// Orders to a running agent, and what an operator sees of dead letters and holds.
+mod operator;
 /// Whole pipelines through the real binary.
 mod pipeline;
 /// Power cuts of the whole agent, rebuilt from its system calls.
