@@ -3,10 +3,15 @@
 //! What it holds is kept in mind and counted anew whenever the state is loaded. A letter that has no room is never left out
 //! silently: with `on_full = "hold"` whatever it belongs to (a batch's ack, a seal, an append) does not happen and is asked
 //! again later; with `drop_oldest` the oldest letters make room and are counted.
+//!
+//! A letter that somebody discards goes, payload and all; what it was, when that was, and the note stay in `dispositions`, the
+//! newest of them. An id is never given twice, so that who has seen a list can name what was on it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
+use tokio::sync::oneshot;
 
 use super::appender::SourceLetter;
 use super::apply::Group;
@@ -17,10 +22,13 @@ use super::outcome::SinkLetters;
 use super::quota::FullState;
 use super::writer::Writer;
 use crate::clock::Timestamp;
-use crate::limits::LETTER_ROW_BYTES;
+use crate::limits::{DISPOSITIONS_MAX, LETTER_ROW_BYTES};
 use crate::record::RecordView;
 use crate::record::id::{LaneNumber, Seq};
 use crate::units::human_bytes;
+
+/// Bytes of the limit for each row that a ring for people may have.
+const RING_ROW_SHARE_BYTES: u64 = 8 * 1024;
 
 /// Letters that are looked at together when the oldest make room.
 const DROPPED_AT_ONCE: usize = 64;
@@ -68,29 +76,118 @@ pub struct LettersSnapshot {
     pub dropped: u64,
     /// Letters that were discarded since this run began, as asked.
     pub discarded: u64,
+    /// How often since this run began letters had no room, and what they belong to did not happen.
+    pub write_failures: u64,
+    /// When the oldest became a letter.
+    pub oldest: Option<Timestamp>,
+    /// All of them by where they are from and why.
+    pub by_class: Vec<LettersCount>,
 }
 
+/// Letters of one lane, or of what a source refused, with one class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LettersCount {
+    /// Their source.
+    pub source: String,
+    /// The name of their lane; none for what a source refused.
+    pub lane: Option<String>,
+    /// Their class.
+    pub class: String,
+    /// How many.
+    pub letters: u64,
+}
+
+/// Source, lane and class.
+type Kind = (String, Option<u16>, String);
+
 /// What all letters take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct LettersState {
     pub(super) bytes: u64,
     pub(super) count: u64,
+    pub(super) oldest: Option<Timestamp>,
+    by_class: BTreeMap<Kind, u64>,
+    /// The largest id that was ever given, as far as it is known.
+    last_id: i64,
+}
+
+/// A letter that goes.
+#[derive(Debug)]
+pub(super) struct Gone {
+    bytes: u64,
+    kind: Kind,
+    record: Option<String>,
+    pub(super) seq: Option<Seq>,
+    pub(super) batch: Option<String>,
+    /// Its input stays dead-lettered, whatever becomes of other letters of it.
+    pub(super) stays: bool,
+}
+
+impl Gone {
+    pub(super) fn lane(&self) -> Option<LaneNumber> {
+        self.kind.1.map(LaneNumber)
+    }
 }
 
 /// Bytes of a letter's row, in SQL. The same as [`LetterRow::bytes`].
-pub(super) const BYTES: &str =
-    "(octet_length(payload) + octet_length(headers) + octet_length(subject)
+const BYTES: &str = "(octet_length(payload) + octet_length(headers) + octet_length(subject)
     + octet_length(reason) + coalesce(octet_length(record), octet_length(place), 0)
     + coalesce(octet_length(batch), 0))";
 
 impl LettersState {
     pub(super) fn load(connection: &Connection) -> rusqlite::Result<Self> {
-        let query = format!("SELECT count(*), coalesce(sum({BYTES}), 0) FROM dead_letters");
-        connection.query_row(&query, [], |row| {
+        let query = format!(
+            "SELECT source, lane, class, count(*), sum({BYTES}), max(id) FROM dead_letters
+             GROUP BY source, lane, class"
+        );
+        let mut statement = connection.prepare(&query)?;
+        let mut rows = statement.query([])?;
+        let mut state = Self::default();
+        while let Some(row) = rows.next()? {
             let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
-            Ok(Self { bytes: count(1)? + count(0)? * LETTER_ROW_BYTES, count: count(0)? })
-        })
+            state.by_class.insert((row.get(0)?, row.get(1)?, row.get(2)?), count(3)?);
+            state.count += count(3)?;
+            state.bytes += count(4)? + count(3)? * LETTER_ROW_BYTES;
+            state.last_id = state.last_id.max(row.get(5)?);
+        }
+        if super::schema::has_table(connection, "dispositions")? {
+            let query = "SELECT coalesce(max(letter), 0) FROM dispositions";
+            let gone = connection.query_row(query, [], |row| row.get(0))?;
+            state.last_id = state.last_id.max(gone);
+        }
+        state.oldest = oldest(connection)?;
+        Ok(state)
     }
+
+    fn takes(&mut self, row: &LetterRow<'_>) {
+        self.bytes += row.bytes();
+        self.count += 1;
+        let (source, class) = (row.source.to_owned(), row.class.to_owned());
+        *self.by_class.entry((source, row.lane.map(|lane| lane.0), class)).or_default() += 1;
+        self.oldest.get_or_insert(row.last_at);
+    }
+
+    /// A letter has become another: its class, reason or payload.
+    pub(super) fn changes(&mut self, before: &Gone, after: &Gone) {
+        self.gives(before);
+        self.bytes += after.bytes;
+        self.count += 1;
+        *self.by_class.entry(after.kind.clone()).or_default() += 1;
+    }
+
+    pub(super) fn gives(&mut self, gone: &Gone) {
+        self.bytes = self.bytes.saturating_sub(gone.bytes);
+        self.count = self.count.saturating_sub(1);
+        if let Some(count) = self.by_class.get_mut(&gone.kind) {
+            *count = count.saturating_sub(1);
+        }
+        self.by_class.retain(|_, count| *count > 0);
+    }
+}
+
+pub(super) fn oldest(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
+    let query = "SELECT last_at FROM dead_letters ORDER BY id LIMIT 1";
+    Ok(super::state::value(connection, query, [])?.map(Timestamp))
 }
 
 /// What the writer knows of the store beside its size.
@@ -104,6 +201,15 @@ pub(super) struct LettersQuota {
     pub(super) admitted: u64,
     pub(super) dropped: u64,
     pub(super) discarded: u64,
+    pub(super) write_failures: u64,
+}
+
+/// Letters that somebody wants gone.
+#[derive(Debug)]
+pub(super) struct DiscardOperation {
+    pub(super) ids: Vec<i64>,
+    pub(super) note: Option<String>,
+    pub(super) reply: oneshot::Sender<Result<u64, JournalError>>,
 }
 
 /// A letter on its way into its row.
@@ -250,7 +356,7 @@ impl LetterRecord {
 
 impl Writer {
     pub(super) fn letters_room(&self) -> LettersRoom {
-        let (letters, quota) = (self.state.letters, &self.letters);
+        let (letters, quota) = (&self.state.letters, &self.letters);
         LettersRoom { bytes: letters.bytes, bytes_max: quota.bytes_max, count: letters.count }
     }
 
@@ -261,6 +367,25 @@ impl Writer {
             full: self.letters.full.clone(),
             dropped: self.letters.dropped,
             discarded: self.letters.discarded,
+            write_failures: self.letters.write_failures,
+            oldest: self.state.letters.oldest,
+            by_class: self
+                .state
+                .letters
+                .by_class
+                .iter()
+                .map(|kind| self.letters_count(kind))
+                .collect(),
+        }
+    }
+
+    fn letters_count(&self, ((source, lane, class), letters): (&Kind, &u64)) -> LettersCount {
+        let lane = lane.and_then(|lane| self.state.lanes.get(&LaneNumber(lane)));
+        LettersCount {
+            source: source.clone(),
+            lane: lane.map(|lane| lane.name.to_string()),
+            class: class.clone(),
+            letters: *letters,
         }
     }
 
@@ -316,6 +441,7 @@ impl Writer {
     pub(super) fn letters_lack_pages(&mut self, bytes: u64) -> Option<JournalError> {
         let needed = super::budget::row_bytes(usize::try_from(bytes).unwrap_or(usize::MAX / 2));
         if needed > self.quota.parts_left {
+            self.letters.write_failures += 1;
             self.becomes_full();
             let why = format!("dead letters of {} have no room in it", human_bytes(bytes));
             return Some(JournalError::NoRoom { path: self.path.clone(), why });
@@ -333,12 +459,13 @@ impl Writer {
 
     /// Says once that letters have no room, and gives the error for whoever brought them.
     pub(super) fn letters_become_full(&mut self, bytes: u64) -> JournalError {
+        self.letters.write_failures += 1;
+        self.dirty = true;
         let error = self.letters_have_no_room(bytes);
         if self.letters.full.is_none() {
             tracing::warn!(reason = %error, "Dead letters are full");
             let (reason, since) = (error.to_string(), self.clock.now());
             self.letters.full = Some(FullState { reason, since });
-            self.dirty = true;
             self.publish_room();
         }
         error
@@ -371,17 +498,17 @@ impl Writer {
                      ORDER BY id LIMIT ?1";
         let limit = i64::try_from(DROPPED_AT_ONCE).expect("a few letters");
         while !self.letters_fit(bytes) {
-            let oldest: Vec<i64> = transaction
+            let first: Vec<i64> = transaction
                 .prepare_cached(query)
                 .map_err(failed)?
                 .query_map([limit], |row| row.get(0))
                 .map_err(failed)?
                 .collect::<Result<_, _>>()
                 .map_err(failed)?;
-            if oldest.is_empty() {
+            if first.is_empty() {
                 return Ok(());
             }
-            for id in oldest {
+            for id in first {
                 if self.letters_fit(bytes) {
                     break;
                 }
@@ -400,11 +527,13 @@ impl Writer {
         row: &LetterRow<'_>,
     ) -> Result<(), JournalError> {
         let insert =
-            "INSERT INTO dead_letters (stage, source, lane, batch, record, seq, plugin_sha256,
+            "INSERT INTO dead_letters (id, stage, source, lane, batch, record, seq, plugin_sha256,
             class, reason, attempts, first_at, last_at, time, subject, headers, payload, size_bytes,
             place, whole)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)";
+        let id = self.state.letters.last_id + 1;
         let parameters = params![
+            id,
             row.stage,
             row.source,
             row.lane.map(|lane| lane.0),
@@ -426,8 +555,8 @@ impl Writer {
             row.whole.cast_signed(),
         ];
         self.execute(transaction, "keeping a dead letter", insert, parameters)?;
-        self.state.letters.bytes += row.bytes();
-        self.state.letters.count += 1;
+        self.state.letters.last_id = id;
+        self.state.letters.takes(row);
         Ok(())
     }
 
@@ -436,10 +565,10 @@ impl Writer {
         &mut self,
         transaction: &Connection,
         group: &mut Group,
-        ids: &[i64],
-        reply: tokio::sync::oneshot::Sender<Result<u64, JournalError>>,
+        operation: DiscardOperation,
     ) -> Result<(), JournalError> {
-        match self.letter_under_way(transaction, ids) {
+        let DiscardOperation { ids, note, reply } = operation;
+        match self.letter_under_way(transaction, &ids) {
             Ok(None) => {}
             Ok(Some((letter, batch))) => {
                 // Whoever asked may have given up waiting.
@@ -448,7 +577,7 @@ impl Writer {
             }
             Err(error) => return group.answer_with(reply, Err(error)),
         }
-        let discarded = self.delete_letters(transaction, ids);
+        let discarded = self.delete_letters(transaction, &ids, note.as_deref());
         if let Ok(count) = &discarded {
             self.quota.giving_up.discarded += *count;
             self.letters_have_room_again();
@@ -460,18 +589,69 @@ impl Writer {
         &mut self,
         transaction: &Connection,
         ids: &[i64],
+        note: Option<&str>,
     ) -> Result<u64, JournalError> {
         let mut count = 0;
         for id in ids {
             let Some(gone) = self.forget_letter(transaction, *id)? else { continue };
             self.input_stays(transaction, &gone)?;
+            self.note_disposition(transaction, *id, &gone, ("discarded", note))?;
             count += 1;
         }
+        self.forget_dispositions(transaction)?;
         Ok(count)
+    }
+
+    /// Remembers what was decided about a letter that has gone, by whom or what, and why.
+    pub(super) fn note_disposition(
+        &self,
+        transaction: &Connection,
+        id: i64,
+        gone: &Gone,
+        (what, note): (&str, Option<&str>),
+    ) -> Result<(), JournalError> {
+        let insert = "INSERT INTO dispositions (letter, lane, record, class, what, at, note)
+                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let (_, lane, class) = &gone.kind;
+        let parameters = params![id, lane, gone.record, class, what, self.clock.now().0, note];
+        self.execute(transaction, "noting a disposition", insert, parameters).map(drop)
+    }
+
+    /// Keeps the newest, and the one that knows the largest id.
+    pub(super) fn forget_dispositions(&self, transaction: &Connection) -> Result<(), JournalError> {
+        let most = self.ring_rows(DISPOSITIONS_MAX).cast_signed();
+        let forget = "DELETE FROM dispositions
+            WHERE id <= (SELECT max(id) FROM dispositions) - ?1
+            AND letter < (SELECT max(letter) FROM dispositions)";
+        self.execute(transaction, "forgetting dispositions", forget, [most]).map(drop)
+    }
+
+    /// Rows of a ring for people: fewer where the journal is small.
+    pub(super) fn ring_rows(&self, most: u64) -> u64 {
+        most.min(self.quota.budget.limit / RING_ROW_SHARE_BYTES)
     }
 
     /// What appenders are told while a source's letter waits for room.
     pub(super) fn letters_in_the_way(&self) -> Option<Arc<str>> {
         self.letters.full.as_ref().map(|full| Arc::from(full.reason.as_str()))
     }
+}
+
+/// A letter as far as the store counts it.
+pub(super) fn look_at(connection: &Connection, id: i64) -> rusqlite::Result<Option<Gone>> {
+    let query = format!(
+        "SELECT {BYTES}, source, lane, class, record, seq, batch, stays FROM dead_letters
+         WHERE id = ?1"
+    );
+    let row = |row: &rusqlite::Row<'_>| {
+        Ok(Gone {
+            bytes: row.get::<_, i64>(0)?.cast_unsigned() + LETTER_ROW_BYTES,
+            kind: (row.get(1)?, row.get(2)?, row.get(3)?),
+            record: row.get(4)?,
+            seq: row.get::<_, Option<i64>>(5)?.map(|seq| Seq(seq.cast_unsigned())),
+            batch: row.get(6)?,
+            stays: row.get(7)?,
+        })
+    };
+    connection.prepare_cached(&query)?.query_row([id], row).optional()
 }

@@ -419,12 +419,7 @@ async fn take_order(
     let Some((selection, answer)) = control.desk.to_replay() else {
         return Ok((sealer, Vec::new()));
     };
-    let pace = *lane.pace().borrow();
-    let bounds = PlanBounds {
-        records_max: u64::from(parts.batch.records_max),
-        bytes_max: parts.batch.bytes_max.0.min(pace.batch_bytes_max),
-        total_bytes_max: pace.ahead_bytes_max,
-    };
+    let bounds = PlanBounds::new(parts.batch, *lane.pace().borrow());
     let (before, journal) = (status.state(), Arc::clone(journal));
     let ran = tokio::task::spawn_blocking(move || {
         let done = sealer.replay(&selection, &journal, bounds);

@@ -22,7 +22,7 @@ use super::status::{LaneState, LaneStatus};
 use crate::clock::Timestamp;
 use crate::error_chain::Chain;
 use crate::journal::{
-    Journal, JournalError, LaneJournal, Letter, LetterBatch, Repair, ReplaySeal, Shown,
+    Journal, JournalError, LaneJournal, Letter, LetterBatch, Pace, Repair, ReplaySeal, Shown,
     StageLetter, StateChange, StoredBatch, Variant,
 };
 use crate::limits::{
@@ -34,6 +34,7 @@ use crate::record::batch::{BatchFacts, FrameBlock};
 use crate::record::codec::FrameBuffer;
 use crate::record::id::{Epoch, LaneName, RecordIdentity, Seq};
 use crate::record::{Headers, RecordView};
+use crate::sinks::config::BatchConfig;
 
 /// Which dead letters of a lane are to go out again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -81,6 +82,8 @@ pub struct LeftOut {
     pub letter: i64,
     /// Why, and what may help.
     pub reason: String,
+    /// There is no more room in this order, and there may be in the next one.
+    pub is_for_later: bool,
 }
 
 /// What a replay of some letters comes to.
@@ -163,6 +166,18 @@ const LETS_REPLAYS: [&str; 6] = ["storm", "dead_letters", "plugin", "name", "jou
 /// Whether replays go out of a lane that holds for this cause.
 pub(super) fn goes_while_held(cause: &str) -> bool {
     LETS_REPLAYS.contains(&cause)
+}
+
+impl PlanBounds {
+    /// Those of a lane with these batches, as full as the journal is now.
+    #[must_use]
+    pub fn new(batch: BatchConfig, pace: Pace) -> Self {
+        Self {
+            records_max: u64::from(batch.records_max),
+            bytes_max: batch.bytes_max.0.min(pace.batch_bytes_max),
+            total_bytes_max: pace.ahead_bytes_max,
+        }
+    }
 }
 
 impl Selection {
@@ -266,9 +281,11 @@ fn plan_of(
         let replays = counted.entry(of.clone()).or_insert(batch.map_or(0, |batch| batch.replays));
         for piece in pieces(letters, bounds, is_whole) {
             if total > 0 && total >= bounds.total_bytes_max {
-                let reason =
-                    "the replays of one order have no more room; it can go with the next one";
-                piece.iter().for_each(|letter| plan.leave_out(letter.id, reason.to_owned()));
+                plan.left_out.extend(piece.iter().map(|letter| LeftOut {
+                    letter: letter.id,
+                    reason: "one order has no room for more; it goes with the next one".to_owned(),
+                    is_for_later: true,
+                }));
                 continue;
             }
             let number = if is_whole { 0 } else { *replays + 1 };
@@ -358,7 +375,7 @@ fn why_not(letter: &Letter, lane: &LaneName, transforms: &[String]) -> Option<St
 
 impl Plan {
     fn leave_out(&mut self, letter: i64, reason: String) {
-        self.left_out.push(LeftOut { letter, reason });
+        self.left_out.push(LeftOut { letter, reason, is_for_later: false });
     }
 }
 
@@ -400,10 +417,11 @@ impl Sealer {
                     self.output.restart(0)?;
                     let reason = Chain(&error).to_string();
                     let left_out = planned.letters.into_iter();
-                    done.left_out.extend(
-                        left_out
-                            .map(|letter| LeftOut { letter: letter.id, reason: reason.clone() }),
-                    );
+                    done.left_out.extend(left_out.map(|letter| LeftOut {
+                        letter: letter.id,
+                        reason: reason.clone(),
+                        is_for_later: false,
+                    }));
                 }
             }
         }

@@ -14,6 +14,8 @@ mod cli;
 mod config;
 /// SIGKILL at random moments.
 mod crash;
+/// An end between two given steps.
+mod failpoints;
 /// A volume without a byte left, and a journal that was emptied.
 mod full_disk;
 /// The HTTP sink against a scripted server.
@@ -22,10 +24,14 @@ mod http;
 mod http_refusals;
 /// Damaged journals, and the commands that look into one.
 mod journal;
+/// Orders to a running agent, and what an operator sees of dead letters and holds.
+mod operator;
 /// Whole pipelines through the real binary.
 mod pipeline;
 /// Power cuts of the whole agent, rebuilt from its system calls.
 mod power;
+/// Dead letters that go out again.
+mod replay;
 /// Which pipeline takes a record, and which file it goes into.
 mod routes;
 /// Stopping while nothing moves.

@@ -600,7 +600,7 @@ impl Driver {
         self.settle().await?;
         let journal = self.journal.as_ref().unwrap();
         // Read from the tables: what is queued is there with the answer to this.
-        journal.discard_letters(Vec::new()).await?;
+        journal.discard_letters(Vec::new(), None).await?;
         let filter = LettersFilter { limit: 1000, ..LettersFilter::default() };
         let letters = journal.letters(&filter)?;
         let mut model = self.model().clone();
@@ -611,7 +611,7 @@ impl Driver {
         let at = usize::from(letter) % letters.len();
         let ids = vec![letters[at].id];
         if model.letters[at].under_way.is_some() {
-            let refused = self.journal.as_ref().unwrap().discard_letters(ids).await;
+            let refused = self.journal.as_ref().unwrap().discard_letters(ids, None).await;
             assert!(matches!(refused, Err(JournalError::Replaying { .. })), "{refused:?}");
             return Ok(());
         }
@@ -623,7 +623,7 @@ impl Driver {
             })
             .for_each(|letter| letter.stays = true);
         let step = self.step(model);
-        let discarded = self.journal.as_ref().unwrap().discard_letters(ids).await?;
+        let discarded = self.journal.as_ref().unwrap().discard_letters(ids, None).await?;
         assert_eq!(discarded, 1);
         self.acknowledge(step);
         Ok(())

@@ -120,7 +120,7 @@ async fn what_a_replay_delivers_goes_and_counts_as_delivered() {
     assert!(bench.letters().iter().all(|letter| letter.is_under_way));
     let totals = bench.settled().await;
     assert_eq!((totals.delivered, totals.dead_lettered), (2, 2), "not before its outcome");
-    let refused = bench.journal.discard_letters(vec![ids[1]]).await.unwrap_err().to_string();
+    let refused = bench.journal.discard_letters(vec![ids[1]], None).await.unwrap_err().to_string();
     assert!(refused.contains("is being replayed as gw/s/p/k/0000100001/b1/r1"), "{refused}");
     let replay = &bench.journal.replays(0).unwrap()[0];
     assert_eq!((replay.id, replay.letters, replay.ended_at), (id, 2, None));
@@ -222,7 +222,7 @@ async fn an_input_is_dead_lettered_as_long_as_there_is_a_letter_of_it() {
     let totals = bench.settled().await;
     assert_eq!((totals.delivered, totals.dead_lettered), (3, 1));
     // One of which a letter was discarded stays what it is.
-    bench.journal.discard_letters(vec![ids[2]]).await.unwrap();
+    bench.journal.discard_letters(vec![ids[2]], None).await.unwrap();
     let seal = bench.replay(&ids[3..], 4, 3);
     bench.seal(&seal).await;
     bench.lane.ack_replay(&seal.batch, nothing(), 0).await.unwrap();

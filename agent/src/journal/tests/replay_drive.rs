@@ -12,7 +12,7 @@ impl Driver {
         self.settle().await?;
         let journal = self.journal.as_ref().unwrap();
         // Read from the tables: what is queued is there with the answer to this.
-        journal.discard_letters(Vec::new()).await?;
+        journal.discard_letters(Vec::new(), None).await?;
         let rows = journal.letters(&LettersFilter { limit: 1000, ..LettersFilter::default() })?;
         let model = self.model();
         assert_eq!(rows.len(), model.letters.len());

@@ -25,14 +25,20 @@ impl Server {
         (self.port, std::mem::replace(&mut self.directory, empty))
     }
 
-    /// Starts on what an earlier server has stored; on its port, so that agents find it again.
+    /// Starts on what an earlier server has stored; on its port, so that agents find it again. A file `server.conf` in the
+    /// directory is its config.
     pub(crate) fn start_in(directory: tempfile::TempDir, port: u16) -> Self {
         let program = repository(".tools/nats-server");
         assert!(program.exists(), "{} is missing: run `cargo xtask test`", program.display());
         let ports = directory.path().join("ports");
         std::fs::create_dir_all(&ports).unwrap();
         let wanted = if port == 0 { "-1".to_owned() } else { port.to_string() };
-        let child = Command::new(program)
+        let config = directory.path().join("server.conf");
+        let mut command = Command::new(program);
+        if config.exists() {
+            command.arg("-c").arg(config);
+        }
+        let child = command
             .args(["-a", "127.0.0.1", "-js", "-p", &wanted, "--ports_file_dir"])
             .arg(&ports)
             .arg("-sd")
