@@ -38,7 +38,9 @@ pub const POSITIONS_BYTES_MAX: usize = 64 * 1024;
 pub const READ_CHUNKS_MAX: usize = 8;
 /// Read-only connections kept open.
 pub const READERS_MAX: usize = 4;
-/// Finished batches remembered for `explain`.
+/// Attempts of the batch that a lane is sending that its status shows.
+pub const ATTEMPTS_SHOWN_MAX: usize = 8;
+/// Finished batches remembered for `explain`; fewer where the journal is small.
 pub const FINISHED_BATCHES_MAX: u64 = 10_000;
 /// Least that `journal.max_bytes` may be.
 pub const JOURNAL_BYTES_MIN: u64 = 1024 * 1024;
