@@ -250,6 +250,8 @@ const _: () = assert!(TRANSACTION_BYTES_MAX <= WRITER_QUEUE_BYTES_MAX);
 const _: () = assert!(HOT_TAIL_BYTES_MAX >= 2 * CHUNK_BYTES_MAX);
 const _: () = assert!(RECORD_BYTES_MAX_DEFAULT <= RECORD_BYTES_MAX as u64);
 const _: () = assert!(RECORD_BYTES_MAX < u32::MAX as usize);
+// The largest order: a page of ids, and a note in which every byte is escaped.
+const _: () = assert!(LETTERS_PAGE_MAX * 21 + NOTE_BYTES_MAX * 6 < ADMIN_BODY_BYTES_MAX / 2);
 const _: () = assert!(LANES_MAX < 1 << 13 && BATCH_PARTS_MAX <= 1 << 14);
 const _: () = assert!(STATE_KEY_BYTES_MAX + STATE_VALUE_BYTES_MAX < STATE_BYTES_MAX);
 const _: () = assert!(STATE_VALUE_BYTES_MAX + STATE_KEY_BYTES_MAX <= PLUGIN_OUTPUT_BYTES_MIN);

@@ -91,6 +91,18 @@ async fn the_rings_are_bounded_and_the_largest_id_is_known_all_the_same() {
     assert_eq!(ids(&journal), [401]);
 }
 
+/// The snapshot that counts so many letters, by class too. One is renewed within a second.
+async fn counted(journal: &Journal, count: u64) -> Arc<Snapshot> {
+    let mut snapshots = journal.snapshots();
+    let has = |snapshot: &Arc<Snapshot>| {
+        let letters = &snapshot.letters;
+        let by_class: u64 = letters.by_class.iter().map(|kind| kind.letters).sum();
+        (letters.room.count, by_class) == (count, count)
+    };
+    let renewed = tokio::time::timeout(std::time::Duration::from_secs(30), snapshots.wait_for(has));
+    renewed.await.expect("it is counted").unwrap().clone()
+}
+
 #[tokio::test]
 async fn letters_are_counted_by_class_and_the_oldest_is_known() {
     let dir = tempfile::tempdir().unwrap();
@@ -99,24 +111,15 @@ async fn letters_are_counted_by_class_and_the_oldest_is_known() {
     for _ in 0..3 {
         appender.append(letter()).await.unwrap();
     }
-    // A snapshot is renewed once a second at the latest.
-    let mut snapshots = journal.snapshots();
-    let has = |count: u64| {
-        move |snapshot: &Arc<Snapshot>| {
-            let letters = &snapshot.letters;
-            let by_class: u64 = letters.by_class.iter().map(|kind| kind.letters).sum();
-            (letters.room.count, by_class) == (count, count)
-        }
-    };
-    let full = snapshots.wait_for(has(3)).await.unwrap().clone();
+    let full = counted(&journal, 3).await;
     let kind = &full.letters.by_class[0];
     assert_eq!((kind.source.as_str(), &kind.lane, kind.class.as_str()), ("s", &None, "rejected"));
     let oldest = full.letters.oldest.unwrap();
     journal.discard_letters(vec![1], None).await.unwrap();
-    let left = snapshots.wait_for(has(2)).await.unwrap().clone();
+    let left = counted(&journal, 2).await;
     assert!(left.letters.oldest.unwrap() > oldest);
     journal.discard_letters(vec![2, 3], None).await.unwrap();
-    let none = snapshots.wait_for(has(0)).await.unwrap().clone();
+    let none = counted(&journal, 0).await;
     assert_eq!((none.letters.oldest, none.letters.by_class.len()), (None, 0));
 }
 
