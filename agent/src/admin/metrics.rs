@@ -68,6 +68,16 @@ fn journal(families: &mut Families<'_>, status: &Status) -> fmt::Result {
         "Transactions committed since this run began",
         [(NONE, journal.commits)],
     )?;
+    families.counter(
+        "journal_appended_bytes",
+        "Bytes of the records that were taken in since the journal was made",
+        [(NONE, journal.wear.appended_bytes)],
+    )?;
+    families.counter(
+        "journal_written_bytes",
+        "Bytes that the journal's thread has sent to storage since the journal was made",
+        [(NONE, journal.wear.written_bytes)],
+    )?;
     quota(families, &journal.quota)?;
     dead_letters(families, &journal.letters)
 }

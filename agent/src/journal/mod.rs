@@ -87,6 +87,7 @@ mod snapshot;
 mod soundness;
 mod state;
 mod wal;
+mod wear;
 mod writer;
 
 #[cfg(test)]
@@ -105,6 +106,7 @@ pub use explain::{
     ExplainedBatch, ExplainedDisposition, ExplainedLoss, ExplainedRecord, Explanation,
 };
 pub use finished::Finish;
+pub use high_water::QuotaMark;
 pub use lanes::{
     LaneJournal, LaneSpec, OpenedLane, PartEncoder, PartPlace, PendingSeal, PluginState, Seal,
     StageLetter, StateChange,
@@ -118,6 +120,7 @@ pub use reader::cut;
 pub use salvage::{LaneRange, LostRange, SalvageReport, salvage_stopped};
 pub use snapshot::{LaneSnapshot, Snapshot, StreamSnapshot};
 pub use state::LaneTotals;
+pub use wear::Wear;
 pub use writer::Head;
 
 use crate::clock::{Monotonic, SharedClock};
@@ -129,6 +132,7 @@ use high_water::{HighWater, Marks};
 use letters::DiscardOperation;
 use reader::Readers;
 use state::State;
+use wear::WearMeter;
 use writer::{Operation, Published, Writer, WriterHandle};
 
 /// The version of the SQLite library that this binary runs.
@@ -188,9 +192,10 @@ impl Journal {
         let path = directory.join(open::DATABASE_NAME);
         let (opened, state, salvaged) = open_or_salvage(options)?;
         let high_water = HighWater::in_directory(directory);
+        let marks = high_water.read();
         let case = if salvaged.is_some() {
             StartCase::Salvaged
-        } else if Marks::of(&state).are_behind(&high_water.read()) {
+        } else if Marks::of(&state).are_behind(&marks) {
             StartCase::GoneBack
         } else {
             opened.case
@@ -210,7 +215,7 @@ impl Journal {
             published: Arc::clone(&published),
             commit_interval: config.commit_interval,
             trouble: reopen::Trouble::new(config.durability),
-            commits: 0,
+            wear: WearMeter::new(marks.wear),
             high_water,
             last_commit: Monotonic(0),
             last_housekeeping: None,

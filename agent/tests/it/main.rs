@@ -16,6 +16,8 @@ mod config;
 mod crash;
 /// What became of one record.
 mod explain;
+/// An end between two given steps.
+mod failpoints;
 /// A volume without a byte left, and a journal that was emptied.
 mod full_disk;
 /// The HTTP sink against a scripted server.
