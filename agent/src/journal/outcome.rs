@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::apply::Group;
 use super::batches::{LetterClass, Shown, StoredBatch, counted_bytes, stored_batches};
 use super::error::JournalError;
+use super::finished::{Finish, FinishedRow};
 use super::lanes::LaneJournal;
 use super::letters::{LetterRecord, LetterRow};
 use super::state::{UnackedState, part_key};
@@ -86,6 +87,8 @@ pub(super) struct AckOperation {
     pub(super) session: u64,
     batch: BatchKey,
     identity: String,
+    /// How it ended, where that is remembered.
+    finished: Option<FinishedRow>,
     letters: Option<(SinkLetters, Reply<()>)>,
 }
 
@@ -144,11 +147,34 @@ impl LaneJournal {
     pub async fn ack(&self, batch: impl Into<BatchKey>) -> Result<(), JournalError> {
         let (lane, session) = (self.number, self.session);
         let (batch, identity) = (batch.into(), String::new());
-        let operation = AckOperation { lane, session, batch, identity, letters: None };
+        let operation =
+            AckOperation { lane, session, batch, identity, finished: None, letters: None };
         self.writer.send(Operation::Ack(Box::new(operation)), 0).await
     }
 
-    /// Records durably that a batch was delivered but for these records, which become dead letters.
+    /// The same, and has it remembered for `explain` how that came.
+    ///
+    /// # Errors
+    /// When the journal is closed.
+    pub async fn ack_as(
+        &self,
+        batch: &StoredBatch,
+        finish: Finish,
+        attempts: u32,
+    ) -> Result<(), JournalError> {
+        let operation = AckOperation {
+            lane: self.number,
+            session: self.session,
+            batch: batch.into(),
+            identity: String::new(),
+            finished: Some(batch.finished(finish, attempts)),
+            letters: None,
+        };
+        self.writer.send(Operation::Ack(Box::new(operation)), 0).await
+    }
+
+    /// Records durably that a batch was delivered but for these records, which become dead letters. With none, it counts as
+    /// delivered because somebody decided so.
     ///
     /// # Errors
     /// [`JournalError::LettersFull`] or [`JournalError::NoRoom`] when the letters have no room: nothing has changed then, and
@@ -159,11 +185,17 @@ impl LaneJournal {
         letters: SinkLetters,
     ) -> Result<(), JournalError> {
         let (reply, answer) = oneshot::channel();
+        let finish = match letters.letters.len() as u64 {
+            0 => Finish::Accepted,
+            count if count == batch.records => Finish::GivenUp,
+            _ => Finish::Partly,
+        };
         let operation = AckOperation {
             lane: self.number,
             session: self.session,
             batch: batch.into(),
             identity: batch.identity(&self.name),
+            finished: Some(batch.finished(finish, letters.attempts)),
             letters: Some((letters, reply)),
         };
         let bytes = usize::try_from(operation.letters_bytes()).unwrap_or(usize::MAX);
@@ -230,7 +262,7 @@ impl Writer {
             return Ok(());
         };
         let bytes = operation.letters_bytes();
-        let AckOperation { lane: number, batch: key, identity, letters, .. } = operation;
+        let AckOperation { lane: number, batch: key, identity, finished, letters, .. } = operation;
         let mut given_up = 0;
         if let Some((letters, reply)) = letters {
             let fit = self.make_letters_fit(transaction, bytes, letters.letters.len());
@@ -257,6 +289,9 @@ impl Writer {
             self.execute(transaction, "deleting parts", delete, keys)?;
         }
         self.delete_batch(transaction, number, &key)?;
+        if let Some(finished) = finished {
+            self.remember_finished(transaction, number, &finished)?;
+        }
         self.write_lane(transaction, number)
     }
 

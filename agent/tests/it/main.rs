@@ -14,6 +14,8 @@ mod cli;
 mod config;
 /// SIGKILL at random moments.
 mod crash;
+/// What became of one record.
+mod explain;
 /// An end between two given steps.
 mod failpoints;
 /// A volume without a byte left, and a journal that was emptied.
