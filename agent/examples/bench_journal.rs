@@ -278,9 +278,10 @@ async fn backlog_memory(directory: &Path) -> f64 {
     growth
 }
 
-/// One record every 20 ms, sealed and acked one by one, as a sensor and a fast link do.
+/// One record every 5 ms, sealed and acked one by one, as a sensor and a fast link do. Enough of them that the stop does not
+/// count.
 async fn paced_records(directory: &Path) -> f64 {
-    const RECORDS: u64 = 50;
+    const RECORDS: u64 = 300;
     let (journal, appender) = open(directory).await;
     let (lane, _) = journal.lane(lane_spec()).await.unwrap();
     let mut random = fastrand::Rng::with_seed(2);
@@ -292,7 +293,7 @@ async fn paced_records(directory: &Path) -> f64 {
         let seal = range(BatchNumber(number), Seq(number), Seq(number));
         lane.seal(seal).await.unwrap().durable().await.unwrap();
         lane.ack(BatchNumber(number)).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     journal.close().await.unwrap();
     (written_bytes(directory) - before) / RECORDS as f64

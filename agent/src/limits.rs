@@ -62,8 +62,12 @@ pub const LETTERS_BYTES_MAX_DEFAULT: u64 = 256 * 1024 * 1024;
 pub const LETTERS_BYTES_MIN: u64 = 64 * 1024;
 /// Most bytes of the dead letters of one ack, unless it is a single one: a batch with more is cut first.
 pub const LETTERS_ACK_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// Most letters that one page of a list has.
+/// Most letters that one page of a list has, and that are discarded at once.
 pub const LETTERS_PAGE_MAX: usize = 1000;
+/// Discarded letters of which it is remembered who wanted it why; fewer where the journal is small.
+pub const DISPOSITIONS_MAX: u64 = 1000;
+/// Most bytes of an operator's note.
+pub const NOTE_BYTES_MAX: usize = 512;
 /// Pages of the database that must be free, beside their share of it, before the file is made smaller.
 pub const SHRINK_FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
 /// Most bytes in use of a database that is made smaller: they are copied, while the writer waits.
@@ -216,7 +220,7 @@ pub const CONFIG_BYTES_MAX: u64 = 4 * 1024 * 1024;
 pub const CONFIG_PROBLEMS_MAX: usize = 200;
 /// Times the config file is parsed again without the lines that are no TOML.
 pub const CONFIG_PARSES_MAX: usize = 8;
-/// Time a `status` client waits for the agent.
+/// Time a client waits for the agent's answer, beyond what it asks for.
 pub const ADMIN_CLIENT_TIMEOUT_MS: u64 = 5_000;
 /// Connections the admin server holds at once, over the socket and over TCP together.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
@@ -226,7 +230,13 @@ pub const ADMIN_REQUEST_MS_MAX: u64 = 10_000;
 pub const ADMIN_STOP_MS_MAX: u64 = 1_000;
 /// Most bytes of a request's head that the admin server reads.
 pub const ADMIN_HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Most bytes of an answer that a `status` client reads.
+/// Orders that are carried out at once; more are refused.
+pub const ADMIN_ORDERS_MAX: usize = 8;
+/// Most bytes of an order.
+pub const ADMIN_BODY_BYTES_MAX: usize = 64 * 1024;
+/// The longest that a flush may wait.
+pub const ADMIN_FLUSH_MS_MAX: u64 = 60 * 60 * 1000;
+/// Most bytes of an answer that a client reads.
 pub const ADMIN_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most bytes of the path of a Unix socket: what the kernel takes, less the zero at its end.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;

@@ -9,7 +9,9 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
+use crate::error_chain::Chain;
 use crate::limits::SOCKET_PATH_BYTES_MAX;
+use crate::supervisor::OrderError;
 
 /// Why the server does not serve, or not on one of its ways in.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +62,7 @@ pub enum AdminError {
 }
 
 /// Why a request is not answered. The codes are an interface: they stay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum ApiError {
     /// There is no such endpoint.
     NotFound,
@@ -70,20 +72,28 @@ pub(super) enum ApiError {
     HostNotAllowed,
     /// The answer could not be made: a fault of ours.
     Internal,
+    /// An order came over TCP.
+    SocketOnly,
+    /// An order that cannot be read, or asks for more than one may.
+    BadOrder(String),
+    /// As many orders are being carried out as may be.
+    Busy,
+    /// The agent does not do it.
+    Order(OrderError),
 }
 
 impl ApiError {
-    fn parts(self) -> (StatusCode, &'static str, &'static str) {
-        match self {
+    fn parts(&self) -> (StatusCode, &'static str, String) {
+        let (status, code, detail) = match self {
             Self::NotFound => (
                 StatusCode::NOT_FOUND,
                 "not_found",
-                "there is no such endpoint; there are /health, /ready, /metrics and /status",
+                "there is no such endpoint; there are /health, /ready, /metrics and /status, and over the socket /orders",
             ),
             Self::MethodNotAllowed => (
                 StatusCode::METHOD_NOT_ALLOWED,
                 "method_not_allowed",
-                "every endpoint is read-only: use GET",
+                "what is told is read-only: use GET; orders are POSTed",
             ),
             Self::HostNotAllowed => (
                 StatusCode::FORBIDDEN,
@@ -93,7 +103,33 @@ impl ApiError {
             Self::Internal => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal", "the answer could not be made")
             }
-        }
+            Self::SocketOnly => (
+                StatusCode::FORBIDDEN,
+                "socket_only",
+                "orders are taken over the Unix socket only, never over TCP",
+            ),
+            Self::BadOrder(why) => (StatusCode::BAD_REQUEST, "bad_order", why.as_str()),
+            Self::Busy => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "busy",
+                "as many orders as may be are being carried out; ask again when one is done",
+            ),
+            Self::Order(error) => {
+                let (status, code) = match error {
+                    OrderError::UnknownLane(_) => (StatusCode::NOT_FOUND, "unknown_lane"),
+                    OrderError::Lane { .. } => (StatusCode::CONFLICT, "wrong_state"),
+                    OrderError::Journal(_) => (StatusCode::SERVICE_UNAVAILABLE, "journal"),
+                };
+                return (status, code, Chain(error).to_string());
+            }
+        };
+        (status, code, detail.to_owned())
+    }
+}
+
+impl From<OrderError> for ApiError {
+    fn from(error: OrderError) -> Self {
+        Self::Order(error)
     }
 }
 

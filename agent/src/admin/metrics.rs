@@ -38,6 +38,14 @@ const NONE: [(&str, &str); 0] = [];
 fn agent(families: &mut Families<'_>, status: &Status) -> fmt::Result {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     families.gauge("build_info", "The version that runs, always 1", [(version, 1_u64)])?;
+    // Whom to ask and where to read on, for an alert's text. Both are bounded by the config.
+    let owner = status.owner.as_deref().unwrap_or_default();
+    let runbook = status.runbook.as_deref().unwrap_or_default();
+    families.gauge(
+        "agent_info",
+        "agent.id, owner and runbook of the config, always 1",
+        [([("agent", status.agent.as_str()), ("owner", owner), ("runbook", runbook)], 1_u64)],
+    )?;
     families.gauge(
         "agent_uptime_seconds",
         "Time since this run began",
@@ -59,6 +67,16 @@ fn journal(families: &mut Families<'_>, status: &Status) -> fmt::Result {
         "journal_commits",
         "Transactions committed since this run began",
         [(NONE, journal.commits)],
+    )?;
+    families.counter(
+        "journal_appended_bytes",
+        "Bytes of the records that were taken in since the journal was made",
+        [(NONE, journal.wear.appended_bytes)],
+    )?;
+    families.counter(
+        "journal_written_bytes",
+        "Bytes that the journal's thread has sent to storage since the journal was made",
+        [(NONE, journal.wear.written_bytes)],
     )?;
     quota(families, &journal.quota)?;
     dead_letters(families, &journal.letters)
@@ -315,6 +333,29 @@ fn dead_letters(families: &mut Families<'_>, letters: &LettersSnapshot) -> fmt::
         "dead_letters_full",
         "1 while something waits for room in the store",
         [(NONE, u64::from(letters.full.is_some()))],
+    )?;
+    families.gauge(
+        "dead_letters_by_class",
+        "Dead letters in their store; without lane what a source refused",
+        letters.by_class.iter().map(|count| {
+            let lane = count.lane.as_deref().unwrap_or_default();
+            let labels = [
+                ("source", count.source.as_str()),
+                ("lane", lane),
+                ("class", count.class.as_str()),
+            ];
+            (labels, count.letters)
+        }),
+    )?;
+    families.gauge(
+        "dead_letters_oldest_timestamp_seconds",
+        "Unix time at which the oldest of them became one; absent when there is none",
+        letters.oldest.iter().map(|oldest| (NONE, oldest.0.div_euclid(1_000_000_000))),
+    )?;
+    families.counter(
+        "dead_letters_write_failures",
+        "Times that letters had no room and what they belong to waited, since this run began",
+        [(NONE, letters.write_failures)],
     )?;
     families.counter(
         "dead_letters_removed",

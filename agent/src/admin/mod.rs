@@ -7,19 +7,22 @@
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /status` | JSON, `"version": 1` ([`status::StatusView`]) |
 //!
-//! Everything else is a problem in JSON (RFC 9457) with a stable `code`. All of it is read-only, the same on both ways in.
+//! | `POST /orders/…` | what an operator orders, over the socket only ([`orders`]) |
+//!
+//! Everything else is a problem in JSON (RFC 9457) with a stable `code`. What is told is the same on both ways in.
 //!
 //! It has a runtime of its own on a thread of its own: whoever asks why the agent is slow must be answered while the agent is
 //! slow, and a wave of requests must not take time from the lanes. For the same reason each way in has its own share of
-//! connections, a connection carries one request and lives for seconds, and the server ends last. Over TCP the `Host` of a
-//! request must be a loopback name or the address listened on, so that a page in somebody's browser cannot ask through a name
-//! that points here; no answer allows another origin.
+//! connections, a connection carries one request and lives for seconds (one with an order, until that is done), and the server
+//! ends last. Over TCP the `Host` of a request must be a loopback name or the address listened on, so that a page in
+//! somebody's browser cannot ask through a name that points here; no answer allows another origin.
 //!
-//! It knows [`Status`] and nothing of the parts behind it.
+//! It knows [`Status`] and the orders that [`Handle`] takes, and nothing of the parts behind them.
 
 mod bind;
 mod error;
 mod metrics;
+pub mod orders;
 mod routes;
 mod server;
 pub mod status;
@@ -35,6 +38,7 @@ use std::thread::JoinHandle;
 
 pub use error::AdminError;
 
+use crate::supervisor::Handle;
 use crate::supervisor::status::Status;
 use crate::tasks::Shutdown;
 use bind::BoundSocket;
@@ -50,6 +54,12 @@ pub struct AdminOptions {
 
 /// Gives the status at the moment it is called. It must not wait for anybody.
 pub type StatusSource = Arc<dyn Fn() -> Status + Send + Sync>;
+
+/// Gives the agent that takes orders at the moment it is called.
+pub type OrdersSource = Arc<dyn Fn() -> Handle + Send + Sync>;
+
+/// The version of this interface.
+pub const VERSION: u32 = 1;
 
 /// A running server. Dropping it asks it to stop and waits for its thread, a second at most.
 pub struct Admin {
@@ -102,13 +112,14 @@ impl Drop for Admin {
 pub fn serve(
     options: AdminOptions,
     status: StatusSource,
+    agent: OrdersSource,
     shutdown: Shutdown,
 ) -> Result<Admin, AdminError> {
     let (report, bound) = sync_channel(1);
     let asked = shutdown.clone();
     let thread = std::thread::Builder::new()
         .name("admin".to_owned())
-        .spawn(move || run(&options, status, asked, &report))
+        .spawn(move || run(&options, status, agent, asked, &report))
         .map_err(AdminError::Start)?;
     // The thread reports once; if it panicked instead, joining it is all that is left to do.
     let mut admin = Admin { thread: Some(thread), shutdown, listen: None, socket_error: None };
@@ -124,6 +135,7 @@ type Report = Result<(Option<SocketAddr>, Option<AdminError>), AdminError>;
 fn run(
     options: &AdminOptions,
     status: StatusSource,
+    agent: OrdersSource,
     shutdown: Shutdown,
     report: &SyncSender<Report>,
 ) {
@@ -146,6 +158,6 @@ fn run(
             Err(error) => (None, Some(error)),
         };
         tell(Ok((tcp.as_ref().map(|(_, address)| *address), socket_error)));
-        server::run(socket, tcp, status, shutdown).await;
+        server::run(socket, tcp, status, agent, shutdown).await;
     });
 }

@@ -2,35 +2,47 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::extract::{Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{any, get};
 use axum::{Json, Router};
 use serde_json::json;
 
 use super::error::ApiError;
 use super::status::StatusView;
-use super::{StatusSource, metrics};
+use super::{OrdersSource, StatusSource, metrics, orders};
+use crate::limits::ADMIN_BODY_BYTES_MAX;
 use crate::telemetry;
 
 /// The endpoints for who could open the socket.
-pub(super) fn local(status: StatusSource) -> Router {
+pub(super) fn local(status: StatusSource, agent: OrdersSource) -> Router {
+    finished(told(status).merge(orders::routes(agent)))
+}
+
+/// What is told, for whoever reaches the address under a name that nobody else can give to it.
+pub(super) fn remote(status: StatusSource, address: SocketAddr) -> Router {
+    let refused = || async { ApiError::SocketOnly };
+    finished(told(status).route("/orders/{*order}", any(refused)))
+        .layer(middleware::from_fn_with_state(address.ip(), check_host))
+}
+
+fn told(status: StatusSource) -> Router {
     Router::new()
         .route("/health", get(|| async { "ok\n" }))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics_text))
         .route("/status", get(status_json))
-        .fallback(|| async { ApiError::NotFound })
-        .method_not_allowed_fallback(|| async { ApiError::MethodNotAllowed })
-        .layer(middleware::map_response(never_kept))
         .with_state(status)
 }
 
-/// The same for whoever reaches the address, under a name that nobody else can give to it.
-pub(super) fn remote(status: StatusSource, address: SocketAddr) -> Router {
-    local(status).layer(middleware::from_fn_with_state(address.ip(), check_host))
+fn finished(routes: Router) -> Router {
+    routes
+        .fallback(|| async { ApiError::NotFound })
+        .method_not_allowed_fallback(|| async { ApiError::MethodNotAllowed })
+        .layer(DefaultBodyLimit::max(ADMIN_BODY_BYTES_MAX))
+        .layer(middleware::map_response(never_kept))
 }
 
 async fn ready(State(status): State<StatusSource>) -> Response {

@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -14,7 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::bind::BoundSocket;
-use super::{StatusSource, routes};
+use super::orders::{Peer, UnderWay};
+use super::{OrdersSource, StatusSource, routes};
 use crate::limits::{
     ADMIN_CONNECTIONS_MAX, ADMIN_HEAD_BYTES_MAX, ADMIN_REQUEST_MS_MAX, ADMIN_STOP_MS_MAX,
 };
@@ -31,11 +32,12 @@ pub(super) async fn run(
     socket: Option<BoundSocket>,
     tcp: Option<(TcpListener, SocketAddr)>,
     status: StatusSource,
+    agent: OrdersSource,
     shutdown: Shutdown,
 ) {
     let over_socket = async {
         if let Some(socket) = &socket {
-            let routes = routes::local(StatusSource::clone(&status));
+            let routes = routes::local(StatusSource::clone(&status), agent);
             serve(&socket.listener, routes, &shutdown).await;
         }
     };
@@ -54,22 +56,24 @@ trait Listener {
 
     /// # Cancel safety
     /// Can be dropped; no connection is lost.
-    async fn accept(&self) -> io::Result<Self::Stream>;
+    async fn accept(&self) -> io::Result<(Self::Stream, Peer)>;
 }
 
 impl Listener for UnixListener {
     type Stream = tokio::net::UnixStream;
 
-    async fn accept(&self) -> io::Result<Self::Stream> {
-        Self::accept(self).await.map(|(stream, _)| stream)
+    async fn accept(&self) -> io::Result<(Self::Stream, Peer)> {
+        let (stream, _) = Self::accept(self).await?;
+        let uid = stream.peer_cred().ok().map(|peer| peer.uid());
+        Ok((stream, Peer(uid)))
     }
 }
 
 impl Listener for TcpListener {
     type Stream = tokio::net::TcpStream;
 
-    async fn accept(&self) -> io::Result<Self::Stream> {
-        Self::accept(self).await.map(|(stream, _)| stream)
+    async fn accept(&self) -> io::Result<(Self::Stream, Peer)> {
+        Self::accept(self).await.map(|(stream, _)| (stream, Peer(None)))
     }
 }
 
@@ -82,10 +86,10 @@ async fn serve<L: Listener>(listener: &L, routes: Router, shutdown: &Shutdown) {
             () = shutdown.requested() => break,
             Some(_) = connections.next_ended(), if open > 0 => open -= 1,
             accepted = listener.accept(), if open < CONNECTIONS_MAX => match accepted {
-                Ok(stream) => {
+                Ok((stream, peer)) => {
                     accept_failing = false;
                     open += 1;
-                    let answered = answer(stream, routes.clone());
+                    let answered = answer(stream, routes.clone().layer(Extension(peer)));
                     connections.spawn("admin connection", tracing::Span::none(), answered);
                 }
                 Err(error) => {
@@ -101,21 +105,29 @@ async fn serve<L: Listener>(listener: &L, routes: Router, shutdown: &Shutdown) {
     let _cut_off = connections.drain(Duration::from_millis(ADMIN_STOP_MS_MAX)).await;
 }
 
-/// Answers one request. A client that sends or reads too slowly is cut off.
+/// Answers one request. A client that sends or reads too slowly is cut off; one that waits for an order is not, however long
+/// that takes.
 async fn answer<S>(stream: S, routes: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let under_way = UnderWay::default();
+    let routes = routes.layer(Extension(under_way.clone()));
     let connection = http1::Builder::new()
         .keep_alive(false)
         .max_buf_size(ADMIN_HEAD_BYTES_MAX)
         .timer(TokioTimer::new())
         .header_read_timeout(Duration::from_millis(ADMIN_REQUEST_MS_MAX / 2))
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    match tokio::time::timeout(Duration::from_millis(ADMIN_REQUEST_MS_MAX), connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "Admin connection failed"),
-        Err(_) => tracing::debug!("Admin connection took too long"),
+    let mut connection = std::pin::pin!(connection);
+    loop {
+        let life = Duration::from_millis(ADMIN_REQUEST_MS_MAX);
+        match tokio::time::timeout(life, &mut connection).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => return tracing::debug!(%error, "Admin connection failed"),
+            Err(_) if under_way.is() => {}
+            Err(_) => return tracing::debug!("Admin connection took too long"),
+        }
     }
 }
 
@@ -127,7 +139,8 @@ mod tests {
     use super::*;
 
     fn routes() -> Router {
-        routes::local(std::sync::Arc::new(super::super::tests::status))
+        let none = super::super::tests::no_orders();
+        routes::local(std::sync::Arc::new(super::super::tests::status), none)
     }
 
     /// Serves one connection in virtual time; gives how long it lived.
@@ -168,6 +181,36 @@ mod tests {
         };
         let (life, _client) = tokio::join!(life_of(server), ask);
         assert_eq!(life, Duration::from_millis(ADMIN_REQUEST_MS_MAX));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_order_may_take_long_and_a_client_that_does_not_read_its_answer_may_not() {
+        const LONG: Duration = Duration::from_secs(95);
+        async fn order(Extension(under_way): Extension<UnderWay>) -> String {
+            let _working = under_way.begin();
+            tokio::time::sleep(LONG).await;
+            "x".repeat(4096)
+        }
+        let routes = || Router::new().route("/order", axum::routing::post(order));
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let ask = async {
+            client.write_all(b"POST /order HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            let mut told = String::new();
+            client.read_to_string(&mut told).await.unwrap();
+            told
+        };
+        let (told, ()) = tokio::join!(ask, answer(server, routes()));
+        assert!(told.starts_with("HTTP/1.1 200 ") && told.ends_with("xxx"), "{told}");
+        let (mut client, server) = tokio::io::duplex(64);
+        let begun = Instant::now();
+        let ask = async {
+            client.write_all(b"POST /order HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            client
+        };
+        let ((), _client) = tokio::join!(answer(server, routes()), ask);
+        let life = begun.elapsed();
+        let most = LONG + Duration::from_millis(ADMIN_REQUEST_MS_MAX);
+        assert!(LONG < life && life <= most, "{life:?}");
     }
 
     #[tokio::test(start_paused = true)]

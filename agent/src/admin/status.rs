@@ -5,15 +5,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::VERSION;
 use crate::clock::Timestamp;
-use crate::journal::{LetterClass, LettersSnapshot, SalvageReport};
+use crate::journal::{LetterClass, LettersCount, LettersSnapshot, SalvageReport};
 use crate::lane::status::class_index;
 use crate::plugin;
 use crate::sinks::Class;
 use crate::supervisor::status::{LaneView, SourceState, SourceStatus, Status};
-
-/// The version of this interface.
-pub const VERSION: u32 = 1;
 
 /// The whole agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -238,6 +236,28 @@ pub struct DeadLettersStatus {
     pub dropped: u64,
     /// Letters discarded since this run began, as asked.
     pub discarded: u64,
+    /// Times since this run began that letters had no room, and what they belong to waited.
+    #[serde(default)]
+    pub write_failures: u64,
+    /// When the oldest became a letter.
+    #[serde(default)]
+    pub oldest_at: Option<String>,
+    /// All of them by where they are from and why.
+    #[serde(default)]
+    pub by_class: Vec<LettersCountView>,
+}
+
+/// Dead letters of one lane, or of what a source refused, with one class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LettersCountView {
+    /// Their source.
+    pub source: String,
+    /// The name of their lane; none for what a source refused.
+    pub lane: Option<String>,
+    /// Their class.
+    pub class: String,
+    /// How many.
+    pub letters: u64,
 }
 
 /// Failed attempts by class.
@@ -349,7 +369,17 @@ impl DeadLettersStatus {
             trouble: trouble.map(|full| Trouble::new("full", &full.reason, full.since)),
             dropped: letters.dropped,
             discarded: letters.discarded,
+            write_failures: letters.write_failures,
+            oldest_at: letters.oldest.map(rfc3339),
+            by_class: letters.by_class.iter().map(LettersCountView::of).collect(),
         }
+    }
+}
+
+impl LettersCountView {
+    fn of(count: &LettersCount) -> Self {
+        let LettersCount { source, lane, class, letters } = count.clone();
+        Self { source, lane, class, letters }
     }
 }
 
@@ -392,7 +422,7 @@ impl SourceView {
 }
 
 impl LaneStatusView {
-    fn of(lane: &LaneView) -> Self {
+    pub(super) fn of(lane: &LaneView) -> Self {
         let failed = |class| lane.attempts_failed[class_index(class)];
         let letters = |class: LetterClass| lane.letters[class.index()];
         Self {

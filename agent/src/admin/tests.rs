@@ -11,7 +11,9 @@ use super::status::StatusView;
 use super::*;
 use crate::clock::Timestamp;
 use crate::journal::config::LettersOnFull;
-use crate::journal::{LettersRoom, LettersSnapshot, QuotaSnapshot, Snapshot, StartCase};
+use crate::journal::{
+    LettersCount, LettersRoom, LettersSnapshot, QuotaSnapshot, Snapshot, StartCase,
+};
 use crate::lane::status::LaneState;
 use crate::record::id::Epoch;
 use crate::sinks::Class;
@@ -58,6 +60,14 @@ fn letters() -> LettersSnapshot {
         full: None,
         dropped: 53,
         discarded: 54,
+        write_failures: 55,
+        oldest: Some(Timestamp(STARTED.0 - 86_400_000_000_000)),
+        by_class: vec![LettersCount {
+            source: "sensors".to_owned(),
+            lane: Some("gw/sensors/telemetry/cloud".to_owned()),
+            class: "rejected".to_owned(),
+            letters: 52,
+        }],
     }
 }
 
@@ -131,6 +141,11 @@ pub(crate) fn status() -> Status {
     }
 }
 
+/// For tests in which no order is carried out.
+pub(crate) fn no_orders() -> OrdersSource {
+    Arc::new(|| unreachable!("an order was carried out"))
+}
+
 struct Fixture {
     directory: tempfile::TempDir,
     admin: Admin,
@@ -161,7 +176,7 @@ fn start(socket: &Path, listen: Option<&str>, status: Status) -> Result<Admin, A
         socket: socket.to_owned(),
         listen: listen.map(|address| address.parse().unwrap()),
     };
-    serve(options, Arc::new(move || status.clone()), Shutdown::new())
+    serve(options, Arc::new(move || status.clone()), no_orders(), Shutdown::new())
 }
 
 fn exchange(mut stream: impl Read + Write, request: &str) -> String {
@@ -248,7 +263,7 @@ fn what_is_not_there_or_not_a_get_is_a_problem_with_a_code() {
     let missing = fixture.over_socket(&get("/nothing"));
     assert_eq!(code(&missing), "404");
     assert!(missing.contains("content-type: application/problem+json"), "{missing}");
-    insta::assert_snapshot!(body(&missing), @r#"{"type":"about:blank","title":"Not Found","status":404,"code":"not_found","detail":"there is no such endpoint; there are /health, /ready, /metrics and /status"}"#);
+    insta::assert_snapshot!(body(&missing), @r#"{"type":"about:blank","title":"Not Found","status":404,"code":"not_found","detail":"there is no such endpoint; there are /health, /ready, /metrics and /status, and over the socket /orders"}"#);
     let posted =
         fixture.over_socket("POST /status HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}");
     assert_eq!(code(&posted), "405");
@@ -256,6 +271,54 @@ fn what_is_not_there_or_not_a_get_is_a_problem_with_a_code() {
     assert!(posted.contains(r#""code":"method_not_allowed""#), "{posted}");
     let head = fixture.over_socket("HEAD /status HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!((code(&head), body(&head)), ("200", ""));
+}
+
+fn post(path: &str, body: &str) -> String {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+#[test]
+fn orders_over_tcp_are_refused_whatever_they_are() {
+    let fixture = Fixture::new(status());
+    for path in ["pause", "resume", "resolve", "flush", "discard", "anything/else"] {
+        let path = format!("/orders/{path}");
+        let body = r#"{"version":1,"lane":"gw/sensors/telemetry/cloud"}"#;
+        for request in [post(&path, body), get(&path)] {
+            let answer = fixture.over_tcp(&request);
+            assert_eq!(code(&answer), "403", "{answer}");
+            assert!(answer.contains(r#""code":"socket_only""#), "{answer}");
+            assert!(answer.contains("content-type: application/problem+json"), "{answer}");
+        }
+    }
+    let foreign = post("/orders/pause", "{}").replace("localhost", "evil.example");
+    assert!(fixture.over_tcp(&foreign).contains(r#""code":"host_not_allowed""#));
+}
+
+#[test]
+fn an_order_that_cannot_be_read_or_asks_for_too_much_is_told_so() {
+    let fixture = Fixture::new(status());
+    let many: Vec<_> = (0..=crate::limits::LETTERS_PAGE_MAX).map(|id| id.to_string()).collect();
+    let many = format!(r#"{{"version":1,"letters":[{}]}}"#, many.join(","));
+    let note = "x".repeat(crate::limits::NOTE_BYTES_MAX + 1);
+    let note = format!(r#"{{"version":1,"letters":[1],"note":"{note}"}}"#);
+    for (path, body, why) in [
+        ("pause", "", "cannot be read"),
+        ("pause", "{\"lane\":\"a\"}", "missing field `version`"),
+        ("pause", r#"{"version":2,"lane":"a"}"#, "of version 2, this agent takes 1"),
+        ("resolve", r#"{"version":1,"lane":"a","resolution":"burn"}"#, "unknown variant `burn`"),
+        ("flush", r#"{"version":1,"timeout_ms":3600001}"#, "timeout_ms is at most 3600000"),
+        ("discard", &many, "at most 1000 letters"),
+        ("discard", &note, "a note has at most 512 bytes"),
+    ] {
+        let answer = fixture.over_socket(&post(&format!("/orders/{path}"), body));
+        assert_eq!(code(&answer), "400", "{answer}");
+        assert!(answer.contains(r#""code":"bad_order""#) && answer.contains(why), "{answer}");
+    }
+    let asked = fixture.over_socket(&get("/orders/pause"));
+    assert_eq!(code(&asked), "405", "{asked}");
+    let large = "x".repeat(crate::limits::ADMIN_BODY_BYTES_MAX + 1);
+    assert_eq!(code(&fixture.over_socket(&post("/orders/pause", &large))), "413");
 }
 
 #[test]
@@ -375,7 +438,7 @@ fn a_request_to_stop_is_enough_to_stop() {
     let socket = directory.path().join("admin.sock");
     let options = AdminOptions { socket: socket.clone(), listen: None };
     let shutdown = Shutdown::new();
-    let mut admin = serve(options, Arc::new(status), shutdown.clone()).unwrap();
+    let mut admin = serve(options, Arc::new(status), no_orders(), shutdown.clone()).unwrap();
     shutdown.request();
     admin.thread.take().unwrap().join().unwrap();
     assert!(!socket.exists());

@@ -3,13 +3,19 @@
 //! Data goes to standard output, everything else to standard error. A command returns how the process ends or an error; errors
 //! are printed in one place, `report.rs`.
 
+mod agent;
 pub mod check;
 pub mod completions;
 pub mod config;
+pub mod dlq;
 mod exit;
+pub mod flush;
 pub mod journal;
+pub mod lane;
+pub mod pause;
 pub mod plugin;
 mod report;
+pub mod resume;
 pub mod run;
 mod signals;
 pub mod status;
@@ -61,6 +67,11 @@ enum Command {
     Check(check::CheckArgs),
     Config(config::ConfigArgs),
     Status(status::Args),
+    Pause(pause::Args),
+    Resume(resume::Args),
+    Flush(flush::Args),
+    Lane(lane::Args),
+    Dlq(dlq::Args),
     Journal(journal::Args),
     /// Work with a plugin's file
     Plugin(plugin::Args),
@@ -93,7 +104,12 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Check(args) => return check::run(args, &inspect_plugin),
         Command::Config(args) => return config::run(args),
         Command::Journal(args) => return journal::run(args),
+        Command::Flush(args) => return flush::run(args),
+        Command::Dlq(args) => return dlq::run(args),
+        Command::Lane(args) => return lane::run(args),
         Command::Status(args) => status::run(args)?,
+        Command::Pause(args) => pause::run(args)?,
+        Command::Resume(args) => resume::run(args)?,
         Command::Plugin(args) => plugin::run(args)?,
         Command::Completions(args) => completions::run(args)?,
         Command::Version(args) => version::run(args)?,

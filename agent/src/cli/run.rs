@@ -9,7 +9,7 @@ use anyhow::Context as _;
 
 use super::exit::ExitCode;
 use super::signals::Signals;
-use crate::admin::{self, AdminOptions};
+use crate::admin::{self, AdminOptions, OrdersSource};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::{self, Config};
 use crate::error_chain::Chain;
@@ -164,8 +164,10 @@ fn serve_admin(
 ) -> anyhow::Result<admin::Admin> {
     let serve = |options| {
         let current = Arc::clone(current);
-        let status = move || current.lock().unwrap_or_else(PoisonError::into_inner).status();
-        admin::serve(options, Arc::new(status), shutdown.clone())
+        let agent: OrdersSource =
+            Arc::new(move || current.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let asked = OrdersSource::clone(&agent);
+        admin::serve(options, Arc::new(move || asked().status()), agent, shutdown.clone())
     };
     let socket = options.socket.clone();
     match serve(options) {

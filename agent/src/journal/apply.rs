@@ -115,7 +115,7 @@ pub(super) fn refuse(operation: Operation, error: JournalError) {
         Operation::Ack(ack) => ack.refuse(error),
         Operation::Cut(cut) => drop(cut.reply.send(Err(error))),
         Operation::Rename(rename) => drop(rename.reply.send(Err(error))),
-        Operation::DiscardLetters { reply, .. } => drop(reply.send(Err(error))),
+        Operation::DiscardLetters(discard) => drop(discard.reply.send(Err(error))),
         // A lane hears of these with its next seal, whose session has ended with them.
         Operation::Part(_) | Operation::DiscardParts { .. } | Operation::Note(_) => {}
     }
@@ -169,9 +169,7 @@ impl Writer {
             Operation::Ack(ack) => self.ack(transaction, group, *ack),
             Operation::Cut(cut) => self.cut(transaction, group, *cut),
             Operation::Rename(rename) => self.rename(transaction, group, *rename),
-            Operation::DiscardLetters { ids, reply } => {
-                self.discard_letters(transaction, group, &ids, reply)
-            }
+            Operation::DiscardLetters(discard) => self.discard_letters(transaction, group, discard),
             Operation::Lose(lose) => self.lose(transaction, group, lose),
             Operation::Note(note) => self.keep_note(transaction, group, note),
             Operation::PutCompiled { key, sha256, reply } => {

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::quota::QuotaSnapshot;
 use super::state::State;
+use super::wear::Wear;
 
 const FILE_NAME: &str = "high-water.json";
 
@@ -23,6 +25,22 @@ pub(super) struct Marks {
     pub(super) lanes: BTreeMap<String, (u64, u64)>,
     /// The last seq of each lane in front of its oldest unacked batch.
     pub(super) acked: BTreeMap<String, u64>,
+    /// What the journal has cost the disk.
+    pub(super) wear: Wear,
+    /// How full it was.
+    pub(super) quota: QuotaMark,
+}
+
+/// How full the journal was, for whoever looks into it without the agent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QuotaMark {
+    /// What the journal takes on disk: pages in use, WAL and reserve.
+    pub used_bytes: u64,
+    /// `max_bytes`, or the volume's size where that is less.
+    pub limit_bytes: u64,
+    /// `on_full`.
+    pub on_full: String,
 }
 
 impl Marks {
@@ -35,7 +53,14 @@ impl Marks {
                 .map(|lane| (lane.name.to_string(), (lane.sealed_seq.0, lane.next_batch.0)))
                 .collect(),
             acked: lanes().map(|lane| (lane.name.to_string(), lane.acked().0)).collect(),
+            ..Self::default()
         }
+    }
+
+    pub(super) fn with(self, wear: Wear, quota: &QuotaSnapshot) -> Self {
+        let on_full = quota.on_full.as_str().to_owned();
+        let QuotaSnapshot { used_bytes, limit_bytes, .. } = *quota;
+        Self { wear, quota: QuotaMark { used_bytes, limit_bytes, on_full }, ..self }
     }
 
     /// Whether these say less than `later` about any stream that both know.
@@ -62,9 +87,9 @@ impl HighWater {
     }
 
     /// Writes through a temporary name, so that the file is whole or the old one. A failure costs the hint only.
-    pub(super) fn write(&self, state: &State) {
+    pub(super) fn write(&self, marks: &Marks) {
         let temporary = self.path.with_extension("json.new");
-        let text = serde_json::to_string(&Marks::of(state)).unwrap_or_default();
+        let text = serde_json::to_string(marks).unwrap_or_default();
         let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &self.path));
         if let Err(error) = written {
             tracing::debug!(error = %error, "High-water file cannot be written");

@@ -14,12 +14,14 @@ use serde::Serialize;
 
 use super::chunk::{self, Decoder};
 use super::error::JournalError;
+use super::high_water::{HighWater, Marks, QuotaMark};
 use super::open::{self, DATABASE_NAME, connect_bystander, connect_immutable, wal_path};
 use super::reader::Window;
 use super::salvage::{SalvageReport, earlier_reports};
 use super::soundness;
-use super::state::{LaneRow, State, chunk_key, key_seq, part_key};
+use super::state::{LANE_BITS, LaneRow, SEQ_BITS, State, chunk_key, key_seq, part_key};
 use super::wal::{self, WalCheck};
+use super::wear::Wear;
 use super::{LaneTotals, StoredBatch};
 use crate::clock::Timestamp;
 use crate::error_chain::Chain;
@@ -58,6 +60,12 @@ pub struct JournalInfo {
     pub free_bytes: u64,
     /// Bytes of the WAL.
     pub wal_bytes: u64,
+    /// What it has cost the disk; nothing where the file that keeps it is missing.
+    pub wear: Wear,
+    /// `wear.written_bytes` for each of `wear.appended_bytes`.
+    pub write_amplification: Option<f64>,
+    /// How full it was when an agent wrote it down last, at most a second before it stopped.
+    pub quota: QuotaMark,
     /// All streams.
     pub streams: Vec<StreamInfo>,
     /// All lanes, dropped ones too.
@@ -199,10 +207,14 @@ impl Inspection {
             lanes.push(self.lane_info(&state, *number, lane)?);
         }
         lanes.sort_by(|a, b| a.name.cmp(&b.name));
+        let Marks { wear, quota, .. } = HighWater::in_directory(&self.directory).read();
         Ok(JournalInfo {
+            wear,
+            write_amplification: wear.write_amplification(),
+            quota,
             agent: self.value("SELECT value FROM meta WHERE key = 'agent'")?,
             running_pid: self.agent_pid,
-            schema: self.pragma("user_version")?,
+            schema: self.schema()?,
             database_bytes: bytes(&self.path),
             free_bytes: (page_bytes * free).cast_unsigned(),
             wal_bytes: bytes(&wal_path(&self.path)),
@@ -283,22 +295,10 @@ impl Inspection {
             ));
         }
         let mut decoder = Decoder::new();
-        for table in ["chunks", "batch_parts"] {
-            let mut next = 0;
-            loop {
-                let rows = match self.rows(table, (next, i64::MAX), ROWS_A_QUERY) {
-                    Ok(rows) => rows,
-                    Err(error) => {
-                        found.problems.push(format!("{table}: {}", Chain(&error)));
-                        break;
-                    }
-                };
-                let Some((last, _)) = rows.last() else { break };
-                next = last + 1;
-                for (key, row) in &rows {
-                    found.check_row(&mut decoder, table, *key, row);
-                }
-                progress(found.chunks + found.parts);
+        for (table, bits) in [("chunks", SEQ_BITS), ("batch_parts", LANE_BITS)] {
+            let checked = self.verify_rows(table, bits, &mut found, &mut decoder, &mut progress);
+            if let Err(error) = checked {
+                found.problems.push(format!("{table}: {}", Chain(&error)));
             }
         }
         match self.state() {
@@ -314,6 +314,43 @@ impl Inspection {
             self.check_structure(&mut found)?;
         }
         Ok(found)
+    }
+
+    fn verify_rows(
+        &self,
+        table: &str,
+        bits: u32,
+        found: &mut Verification,
+        decoder: &mut Decoder,
+        progress: &mut impl FnMut(u64),
+    ) -> Result<(), JournalError> {
+        for (mut next, last) in self.ranges(table, bits)? {
+            loop {
+                let rows = self.rows(table, (next, last), ROWS_A_QUERY)?;
+                let Some((newest, _)) = rows.last() else { break };
+                next = newest + 1;
+                for (key, row) in &rows {
+                    found.check_row(decoder, table, *key, row);
+                }
+                progress(found.chunks + found.parts);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first and last key of each stream or lane, whose number stands above so many bits, as they are now: what is written
+    /// while somebody reads must not keep the reader from its end.
+    fn ranges(&self, table: &str, bits: u32) -> Result<Vec<(i64, i64)>, JournalError> {
+        let first = format!("SELECT min(key) FROM {table} WHERE key BETWEEN ?1 AND ?2");
+        let last = format!("SELECT max(key) FROM {table} WHERE key BETWEEN ?1 AND ?2");
+        let (mut ranges, mut next) = (Vec::new(), 0);
+        while let Some(begin) = self.value_of(&first, [next, i64::MAX])? {
+            let highest = begin | ((1 << bits) - 1);
+            ranges.push((begin, self.value_of(&last, [begin, highest])?.unwrap_or(begin)));
+            let Some(following) = highest.checked_add(1) else { break };
+            next = following;
+        }
+        Ok(ranges)
     }
 
     fn verify_batches(&self, state: &State, found: &mut Verification) -> Result<(), JournalError> {
@@ -375,6 +412,14 @@ impl Inspection {
         Ok(streams)
     }
 
+    /// The names of all lanes, dropped ones too.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn lane_names(&self) -> Result<Vec<String>, JournalError> {
+        self.query_rows("SELECT name FROM lanes ORDER BY name", &[], |row| row.get(0))
+    }
+
     /// A lane by its name: its stream, the last record in front of what it has not delivered, and its unacked batches.
     ///
     /// # Errors
@@ -387,7 +432,8 @@ impl Inspection {
         Ok(Some(InspectedLane { number, row, batches }))
     }
 
-    /// Gives the blocks of a stream from `from` on, in order; a damaged chunk is given as its error. `Ok(false)` ends it.
+    /// Gives the blocks of a stream from `from` on, in order, as far as it goes now; a damaged chunk is given as its error.
+    /// `Ok(false)` ends it.
     ///
     /// # Errors
     /// When the journal cannot be read, or `each` fails.
@@ -402,6 +448,8 @@ impl Inspection {
         let begin = [chunk_key(stream, Seq(0)), chunk_key(stream, from)];
         let holds = "SELECT max(key) FROM chunks WHERE key BETWEEN ?1 AND ?2";
         let mut next = self.value_of(holds, begin)?.unwrap_or(begin[1]);
+        // What is appended while this reads must not keep it from its end.
+        let Some(to) = self.value_of(holds, [next, to])? else { return Ok(()) };
         loop {
             let rows = self.rows("chunks", (next, to), ROWS_A_QUERY)?;
             let Some((last, _)) = rows.last() else { return Ok(()) };
@@ -489,8 +537,26 @@ impl Inspection {
         State::load(&self.connection, &self.path)
     }
 
+    /// A few rows of a small table.
+    pub(super) fn query_rows<T>(
+        &self,
+        query: &str,
+        parameters: &[&dyn rusqlite::ToSql],
+        of_row: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, JournalError> {
+        let read = || {
+            let mut statement = self.connection.prepare_cached(query)?;
+            statement.query_map(parameters, of_row)?.collect::<rusqlite::Result<Vec<_>>>()
+        };
+        read().map_err(|error| self.failed(error))
+    }
+
     fn failed(&self, source: rusqlite::Error) -> JournalError {
         JournalError::sqlite(&self.path, "looking into it", source)
+    }
+
+    pub(super) fn schema(&self) -> Result<i64, JournalError> {
+        self.pragma("user_version")
     }
 
     fn pragma(&self, name: &str) -> Result<i64, JournalError> {

@@ -3,10 +3,15 @@
 //! What it holds is kept in mind and counted anew whenever the state is loaded. A letter that has no room is never left out
 //! silently: with `on_full = "hold"` whatever it belongs to (a batch's ack, a seal, an append) does not happen and is asked
 //! again later; with `drop_oldest` the oldest letters make room and are counted.
+//!
+//! A letter that somebody discards goes, payload and all; what it was, when that was, and the note stay in `dispositions`, the
+//! newest of them. An id is never given twice, so that who has seen a list can name what was on it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
+use tokio::sync::oneshot;
 
 use super::appender::SourceLetter;
 use super::apply::Group;
@@ -17,10 +22,13 @@ use super::outcome::SinkLetters;
 use super::quota::FullState;
 use super::writer::Writer;
 use crate::clock::Timestamp;
-use crate::limits::LETTER_ROW_BYTES;
+use crate::limits::{DISPOSITIONS_MAX, LETTER_ROW_BYTES};
 use crate::record::RecordView;
 use crate::record::id::{LaneNumber, Seq};
 use crate::units::human_bytes;
+
+/// Bytes of the limit for each row that a ring for people may have.
+const RING_ROW_SHARE_BYTES: u64 = 8 * 1024;
 
 /// Letters that are looked at together when the oldest make room.
 const DROPPED_AT_ONCE: usize = 64;
@@ -68,13 +76,45 @@ pub struct LettersSnapshot {
     pub dropped: u64,
     /// Letters that were discarded since this run began, as asked.
     pub discarded: u64,
+    /// How often since this run began letters had no room, and what they belong to did not happen.
+    pub write_failures: u64,
+    /// When the oldest became a letter.
+    pub oldest: Option<Timestamp>,
+    /// All of them by where they are from and why.
+    pub by_class: Vec<LettersCount>,
 }
 
+/// Letters of one lane, or of what a source refused, with one class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LettersCount {
+    /// Their source.
+    pub source: String,
+    /// The name of their lane; none for what a source refused.
+    pub lane: Option<String>,
+    /// Their class.
+    pub class: String,
+    /// How many.
+    pub letters: u64,
+}
+
+/// Source, lane and class.
+type Kind = (String, Option<u16>, String);
+
 /// What all letters take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct LettersState {
     pub(super) bytes: u64,
     pub(super) count: u64,
+    oldest: Option<Timestamp>,
+    by_class: BTreeMap<Kind, u64>,
+    /// The largest id that was ever given, as far as it is known.
+    last_id: i64,
+}
+
+/// A letter that goes.
+struct Gone {
+    bytes: u64,
+    kind: Kind,
 }
 
 /// Bytes of a letter's row, in SQL. The same as [`LetterRow::bytes`].
@@ -84,12 +124,50 @@ const BYTES: &str = "(octet_length(payload) + octet_length(headers) + octet_leng
 
 impl LettersState {
     pub(super) fn load(connection: &Connection) -> rusqlite::Result<Self> {
-        let query = format!("SELECT count(*), coalesce(sum({BYTES}), 0) FROM dead_letters");
-        connection.query_row(&query, [], |row| {
+        let query = format!(
+            "SELECT source, lane, class, count(*), sum({BYTES}), max(id) FROM dead_letters
+             GROUP BY source, lane, class"
+        );
+        let mut statement = connection.prepare(&query)?;
+        let mut rows = statement.query([])?;
+        let mut state = Self::default();
+        while let Some(row) = rows.next()? {
             let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
-            Ok(Self { bytes: count(1)? + count(0)? * LETTER_ROW_BYTES, count: count(0)? })
-        })
+            state.by_class.insert((row.get(0)?, row.get(1)?, row.get(2)?), count(3)?);
+            state.count += count(3)?;
+            state.bytes += count(4)? + count(3)? * LETTER_ROW_BYTES;
+            state.last_id = state.last_id.max(row.get(5)?);
+        }
+        if super::schema::has_table(connection, "dispositions")? {
+            let query = "SELECT coalesce(max(letter), 0) FROM dispositions";
+            let gone = connection.query_row(query, [], |row| row.get(0))?;
+            state.last_id = state.last_id.max(gone);
+        }
+        state.oldest = oldest(connection)?;
+        Ok(state)
     }
+
+    fn takes(&mut self, row: &LetterRow<'_>) {
+        self.bytes += row.bytes();
+        self.count += 1;
+        let (source, class) = (row.source.to_owned(), row.class.to_owned());
+        *self.by_class.entry((source, row.lane.map(|lane| lane.0), class)).or_default() += 1;
+        self.oldest.get_or_insert(row.last_at);
+    }
+
+    fn gives(&mut self, gone: &Gone) {
+        self.bytes = self.bytes.saturating_sub(gone.bytes);
+        self.count = self.count.saturating_sub(1);
+        if let Some(count) = self.by_class.get_mut(&gone.kind) {
+            *count = count.saturating_sub(1);
+        }
+        self.by_class.retain(|_, count| *count > 0);
+    }
+}
+
+fn oldest(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
+    let query = "SELECT last_at FROM dead_letters ORDER BY id LIMIT 1";
+    Ok(super::state::value(connection, query, [])?.map(Timestamp))
 }
 
 /// What the writer knows of the store beside its size.
@@ -103,6 +181,15 @@ pub(super) struct LettersQuota {
     pub(super) admitted: u64,
     pub(super) dropped: u64,
     pub(super) discarded: u64,
+    pub(super) write_failures: u64,
+}
+
+/// Letters that somebody wants gone.
+#[derive(Debug)]
+pub(super) struct DiscardOperation {
+    pub(super) ids: Vec<i64>,
+    pub(super) note: Option<String>,
+    pub(super) reply: oneshot::Sender<Result<u64, JournalError>>,
 }
 
 /// A letter on its way into its row.
@@ -249,7 +336,7 @@ impl LetterRecord {
 
 impl Writer {
     pub(super) fn letters_room(&self) -> LettersRoom {
-        let (letters, quota) = (self.state.letters, &self.letters);
+        let (letters, quota) = (&self.state.letters, &self.letters);
         LettersRoom { bytes: letters.bytes, bytes_max: quota.bytes_max, count: letters.count }
     }
 
@@ -260,6 +347,25 @@ impl Writer {
             full: self.letters.full.clone(),
             dropped: self.letters.dropped,
             discarded: self.letters.discarded,
+            write_failures: self.letters.write_failures,
+            oldest: self.state.letters.oldest,
+            by_class: self
+                .state
+                .letters
+                .by_class
+                .iter()
+                .map(|kind| self.letters_count(kind))
+                .collect(),
+        }
+    }
+
+    fn letters_count(&self, ((source, lane, class), letters): (&Kind, &u64)) -> LettersCount {
+        let lane = lane.and_then(|lane| self.state.lanes.get(&LaneNumber(lane)));
+        LettersCount {
+            source: source.clone(),
+            lane: lane.map(|lane| lane.name.to_string()),
+            class: class.clone(),
+            letters: *letters,
         }
     }
 
@@ -300,6 +406,7 @@ impl Writer {
         // Above `max_page_count` they would fail everybody's commit.
         let needed = super::budget::row_bytes(usize::try_from(bytes).unwrap_or(usize::MAX / 2));
         if needed > self.quota.parts_left {
+            self.letters.write_failures += 1;
             self.becomes_full();
             let why = format!("dead letters of {} have no room in it", human_bytes(bytes));
             return Ok(Some(JournalError::NoRoom { path: self.path.clone(), why }));
@@ -325,12 +432,13 @@ impl Writer {
                 human_bytes(bytes)
             )
         };
+        self.letters.write_failures += 1;
+        self.dirty = true;
         let error = JournalError::LettersFull { why, bytes_max: human_bytes(room.bytes_max) };
         if self.letters.full.is_none() {
             tracing::warn!(reason = %error, "Dead letters are full");
             let (reason, since) = (error.to_string(), self.clock.now());
             self.letters.full = Some(FullState { reason, since });
-            self.dirty = true;
             self.publish_room();
         }
         error
@@ -343,25 +451,24 @@ impl Writer {
         bytes: u64,
     ) -> Result<(), JournalError> {
         let failed = |source| JournalError::sqlite(&self.path, "dropping dead letters", source);
-        let query = format!("SELECT id, {BYTES} FROM dead_letters ORDER BY id LIMIT ?1");
+        let query = format!(
+            "SELECT id, {BYTES}, source, lane, class FROM dead_letters ORDER BY id LIMIT ?1"
+        );
         let limit = i64::try_from(DROPPED_AT_ONCE).expect("a few letters");
         while !self.letters_fit(bytes) {
-            let oldest: Vec<(i64, i64)> = transaction
+            let first: Vec<(i64, Gone)> = transaction
                 .prepare_cached(&query)
                 .map_err(failed)?
-                .query_map([limit], |row| Ok((row.get(0)?, row.get(1)?)))
+                .query_map([limit], |row| Ok((row.get(0)?, gone(row)?)))
                 .map_err(failed)?
                 .collect::<Result<_, _>>()
                 .map_err(failed)?;
             let mut last = None;
-            for (id, size) in oldest {
+            for (id, gone) in first {
                 if self.letters_fit(bytes) {
                     break;
                 }
-                let freed = size.cast_unsigned() + LETTER_ROW_BYTES;
-                let letters = &mut self.state.letters;
-                letters.bytes = letters.bytes.saturating_sub(freed);
-                letters.count = letters.count.saturating_sub(1);
+                self.state.letters.gives(&gone);
                 self.quota.giving_up.letters += 1;
                 last = Some(id);
             }
@@ -371,6 +478,7 @@ impl Writer {
                 .prepare_cached(delete)
                 .and_then(|mut statement| statement.execute([last]))
                 .map_err(failed)?;
+            self.state.letters.oldest = oldest(transaction).map_err(failed)?;
         }
         Ok(())
     }
@@ -381,11 +489,13 @@ impl Writer {
         row: &LetterRow<'_>,
     ) -> Result<(), JournalError> {
         let insert =
-            "INSERT INTO dead_letters (stage, source, lane, batch, record, seq, plugin_sha256,
+            "INSERT INTO dead_letters (id, stage, source, lane, batch, record, seq, plugin_sha256,
             class, reason, attempts, first_at, last_at, time, subject, headers, payload, size_bytes,
             place, whole)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)";
+        let id = self.state.letters.last_id + 1;
         let parameters = params![
+            id,
             row.stage,
             row.source,
             row.lane.map(|lane| lane.0),
@@ -407,8 +517,8 @@ impl Writer {
             row.whole.cast_signed(),
         ];
         self.execute(transaction, "keeping a dead letter", insert, parameters)?;
-        self.state.letters.bytes += row.bytes();
-        self.state.letters.count += 1;
+        self.state.letters.last_id = id;
+        self.state.letters.takes(row);
         Ok(())
     }
 
@@ -417,10 +527,10 @@ impl Writer {
         &mut self,
         transaction: &Connection,
         group: &mut Group,
-        ids: &[i64],
-        reply: tokio::sync::oneshot::Sender<Result<u64, JournalError>>,
+        operation: DiscardOperation,
     ) -> Result<(), JournalError> {
-        let discarded = self.delete_letters(transaction, ids);
+        let DiscardOperation { ids, note, reply } = operation;
+        let discarded = self.delete_letters(transaction, &ids, note.as_deref());
         if let Ok(count) = &discarded {
             self.quota.giving_up.discarded += *count;
             // Whoever waits for room looks again.
@@ -435,26 +545,60 @@ impl Writer {
         &mut self,
         transaction: &Connection,
         ids: &[i64],
+        note: Option<&str>,
     ) -> Result<u64, JournalError> {
+        let failed = |source| JournalError::sqlite(&self.path, "discarding dead letters", source);
+        let at = self.clock.now();
+        let read =
+            format!("SELECT record, {BYTES}, source, lane, class FROM dead_letters WHERE id = ?1");
         let mut count = 0;
         for id in ids {
-            let query = format!("SELECT {BYTES} FROM dead_letters WHERE id = ?1");
-            let size: Option<i64> =
-                self.value(transaction, "reading a dead letter", &query, [id])?;
-            let Some(size) = size else { continue };
+            let found = transaction
+                .prepare_cached(&read)
+                .and_then(|mut statement| {
+                    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, gone(row)?));
+                    statement.query_row([id], row).optional()
+                })
+                .map_err(failed)?;
+            let Some((record, gone)) = found else { continue };
+            let record: Option<String> = record;
             let delete = "DELETE FROM dead_letters WHERE id = ?1";
             self.execute(transaction, "discarding a dead letter", delete, [id])?;
-            let letters = &mut self.state.letters;
-            let freed = size.cast_unsigned() + LETTER_ROW_BYTES;
-            letters.bytes = letters.bytes.saturating_sub(freed);
-            letters.count = letters.count.saturating_sub(1);
+            let insert = "INSERT INTO dispositions (letter, lane, record, class, what, at, note)
+                          VALUES (?1, ?2, ?3, ?4, 'discarded', ?5, ?6)";
+            let (_, lane, class) = &gone.kind;
+            let parameters = params![id, lane, record, class, at.0, note];
+            self.execute(transaction, "noting a disposition", insert, parameters)?;
+            self.state.letters.gives(&gone);
             count += 1;
         }
+        self.state.letters.oldest = oldest(transaction).map_err(failed)?;
+        self.forget_dispositions(transaction)?;
         Ok(count)
+    }
+
+    /// Keeps the newest, and the one that knows the largest id.
+    fn forget_dispositions(&self, transaction: &Connection) -> Result<(), JournalError> {
+        let most = self.ring_rows(DISPOSITIONS_MAX).cast_signed();
+        let forget = "DELETE FROM dispositions
+            WHERE id <= (SELECT max(id) FROM dispositions) - ?1
+            AND letter < (SELECT max(letter) FROM dispositions)";
+        self.execute(transaction, "forgetting dispositions", forget, [most]).map(drop)
+    }
+
+    /// Rows of a ring for people: fewer where the journal is small.
+    pub(super) fn ring_rows(&self, most: u64) -> u64 {
+        most.min(self.quota.budget.limit / RING_ROW_SHARE_BYTES)
     }
 
     /// What appenders are told while a source's letter waits for room.
     pub(super) fn letters_in_the_way(&self) -> Option<Arc<str>> {
         self.letters.full.as_ref().map(|full| Arc::from(full.reason.as_str()))
     }
+}
+
+/// What goes of the store: a row of id, bytes, source, lane and class.
+fn gone(row: &rusqlite::Row<'_>) -> rusqlite::Result<Gone> {
+    let bytes = row.get::<_, i64>(1)?.cast_unsigned() + LETTER_ROW_BYTES;
+    Ok(Gone { bytes, kind: (row.get(2)?, row.get(3)?, row.get(4)?) })
 }

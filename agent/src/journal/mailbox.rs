@@ -4,7 +4,7 @@ use rusqlite::types::ToSql;
 
 use super::Journal;
 use super::error::JournalError;
-use super::reader::Readers;
+use super::inspect::Inspection;
 use crate::clock::Timestamp;
 use crate::limits::LETTERS_PAGE_MAX;
 
@@ -17,6 +17,10 @@ pub struct LettersFilter {
     pub stage: Option<String>,
     /// Why.
     pub class: Option<String>,
+    /// Only those that became letters before this.
+    pub before: Option<Timestamp>,
+    /// Only those that became letters at this time or later.
+    pub since: Option<Timestamp>,
     /// Only those with a larger id: the last one of the page before.
     pub after: i64,
     /// Letters of one page, at most [`LETTERS_PAGE_MAX`].
@@ -64,12 +68,31 @@ pub struct Letter {
     pub size_bytes: u64,
     /// Where a source found it.
     pub place: Option<String>,
-    /// What was done about it.
+    /// What was done about it while it stays.
     pub disposition: Option<String>,
     /// What somebody wrote down about it.
     pub note: Option<String>,
     /// Records of its batch, when all of them were given up together and nothing was delivered; else 0.
     pub whole: u64,
+}
+
+/// What somebody decided about a letter, which is gone since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disposed {
+    /// The id that it had.
+    pub letter: i64,
+    /// Its lane's name; none for what a source refused.
+    pub lane: Option<String>,
+    /// The record's identity; none for what a source refused.
+    pub record: Option<String>,
+    /// Why it was a letter.
+    pub class: String,
+    /// What was decided: `discarded`.
+    pub what: String,
+    /// When.
+    pub at: Timestamp,
+    /// Why, in the operator's words.
+    pub note: Option<String>,
 }
 
 const COLUMNS: &str =
@@ -107,24 +130,28 @@ fn letter(row: &rusqlite::Row<'_>) -> rusqlite::Result<Letter> {
     })
 }
 
-impl Readers {
-    fn letters(&self, filter: &LettersFilter) -> Result<Vec<Letter>, JournalError> {
-        let limit = i64::try_from(filter.limit.min(LETTERS_PAGE_MAX)).unwrap_or(0);
-        let query = format!(
-            "SELECT {COLUMNS} {TABLES} WHERE letter.id > ?1 AND (?2 IS NULL OR lanes.name = ?2)
-             AND (?3 IS NULL OR letter.stage = ?3) AND (?4 IS NULL OR letter.class = ?4)
-             ORDER BY letter.id LIMIT ?5"
-        );
-        let parameters: [&dyn ToSql; 5] =
-            [&filter.after, &filter.lane, &filter.stage, &filter.class, &limit];
-        self.query_rows(&query, &parameters, letter)
-    }
+/// A page of the letters.
+fn page<T>(filter: &LettersFilter, read: impl FnOnce(&str, &[&dyn ToSql]) -> T) -> T {
+    let limit = i64::try_from(filter.limit.min(LETTERS_PAGE_MAX)).unwrap_or(0);
+    let query = format!(
+        "SELECT {COLUMNS} {TABLES} WHERE letter.id > ?1 AND (?2 IS NULL OR lanes.name = ?2)
+         AND (?3 IS NULL OR letter.stage = ?3) AND (?4 IS NULL OR letter.class = ?4)
+         AND (?5 IS NULL OR letter.last_at < ?5) AND (?6 IS NULL OR letter.last_at >= ?6)
+         ORDER BY letter.id LIMIT ?7"
+    );
+    let (before, since) = (filter.before.map(|t| t.0), filter.since.map(|t| t.0));
+    read(
+        &query,
+        &[&filter.after, &filter.lane, &filter.stage, &filter.class, &before, &since, &limit],
+    )
+}
 
-    fn letter(&self, id: i64) -> Result<Option<(Letter, Vec<u8>)>, JournalError> {
-        let query = format!("SELECT {COLUMNS}, letter.payload {TABLES} WHERE letter.id = ?1");
-        let with_payload = |row: &rusqlite::Row<'_>| Ok((letter(row)?, row.get(22)?));
-        Ok(self.query_rows(&query, &[&id], with_payload)?.pop())
-    }
+fn with_payload(row: &rusqlite::Row<'_>) -> rusqlite::Result<(Letter, Vec<u8>)> {
+    Ok((letter(row)?, row.get(22)?))
+}
+
+fn one() -> String {
+    format!("SELECT {COLUMNS}, letter.payload {TABLES} WHERE letter.id = ?1")
 }
 
 impl Journal {
@@ -133,7 +160,7 @@ impl Journal {
     /// # Errors
     /// When the journal cannot be read.
     pub fn letters(&self, filter: &LettersFilter) -> Result<Vec<Letter>, JournalError> {
-        self.readers.letters(filter)
+        page(filter, |query, parameters| self.readers.query_rows(query, parameters, letter))
     }
 
     /// One dead letter with its payload. Blocks.
@@ -141,6 +168,57 @@ impl Journal {
     /// # Errors
     /// When the journal cannot be read.
     pub fn letter(&self, id: i64) -> Result<Option<(Letter, Vec<u8>)>, JournalError> {
-        self.readers.letter(id)
+        Ok(self.readers.query_rows(&one(), &[&id], with_payload)?.pop())
+    }
+}
+
+impl Inspection {
+    /// A page of the dead letters, oldest first.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn letters(&self, filter: &LettersFilter) -> Result<Vec<Letter>, JournalError> {
+        page(filter, |query, parameters| {
+            self.query_rows(&self.as_it_is(query)?, parameters, letter)
+        })
+    }
+
+    /// A query for the columns that a journal which is only looked into has.
+    fn as_it_is(&self, query: &str) -> Result<String, JournalError> {
+        let is_old = self.schema()? < 2;
+        Ok(if is_old { query.replace("letter.whole", "0") } else { query.to_owned() })
+    }
+
+    /// One dead letter with its payload.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn letter(&self, id: i64) -> Result<Option<(Letter, Vec<u8>)>, JournalError> {
+        Ok(self.query_rows(&self.as_it_is(&one())?, &[&id], with_payload)?.pop())
+    }
+
+    /// What somebody decided about letters of these: the newest decisions, the latest one first.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn dispositions(&self, letter: Option<i64>) -> Result<Vec<Disposed>, JournalError> {
+        if self.schema()? < 2 {
+            return Ok(Vec::new());
+        }
+        let query =
+            "SELECT gone.letter, lanes.name, gone.record, gone.class, gone.what, gone.at, gone.note
+            FROM dispositions AS gone LEFT JOIN lanes ON lanes.number = gone.lane
+            WHERE ?1 IS NULL OR gone.letter = ?1 ORDER BY gone.id DESC";
+        self.query_rows(query, &[&letter], |row| {
+            Ok(Disposed {
+                letter: row.get(0)?,
+                lane: row.get(1)?,
+                record: row.get(2)?,
+                class: row.get(3)?,
+                what: row.get(4)?,
+                at: Timestamp(row.get(5)?),
+                note: row.get(6)?,
+            })
+        })
     }
 }

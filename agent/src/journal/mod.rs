@@ -83,6 +83,7 @@ mod snapshot;
 mod soundness;
 mod state;
 mod wal;
+mod wear;
 mod writer;
 
 #[cfg(test)]
@@ -97,12 +98,13 @@ use tokio::sync::watch;
 pub use appender::{Append, Appender, Pending, Position, SourceLetter};
 pub use batches::{LetterClass, Shown, StoredBatch, Variant};
 pub use error::{AppendError, ChunkError, Disposition, JournalError};
+pub use high_water::QuotaMark;
 pub use lanes::{
     LaneJournal, LaneSpec, OpenedLane, PartEncoder, PartPlace, PendingSeal, PluginState, Seal,
     StageLetter, StateChange,
 };
-pub use letters::{LetterRecord, LettersRoom, LettersSnapshot};
-pub use mailbox::{Letter, LettersFilter};
+pub use letters::{LetterRecord, LettersCount, LettersRoom, LettersSnapshot};
+pub use mailbox::{Disposed, Letter, LettersFilter};
 pub use open::StartCase;
 pub use outcome::{BatchKey, Halves, SinkLetters};
 pub use quota::{FullState, Pace, QuotaSnapshot};
@@ -110,6 +112,7 @@ pub use reader::cut;
 pub use salvage::{LaneRange, LostRange, SalvageReport, salvage_stopped};
 pub use snapshot::{LaneSnapshot, Snapshot, StreamSnapshot};
 pub use state::LaneTotals;
+pub use wear::Wear;
 pub use writer::Head;
 
 use crate::clock::{Monotonic, SharedClock};
@@ -118,8 +121,10 @@ use crate::record::id::{AgentId, Epoch, SourceId};
 use chunk::Encoder;
 use config::JournalConfig;
 use high_water::{HighWater, Marks};
+use letters::DiscardOperation;
 use reader::Readers;
 use state::State;
+use wear::WearMeter;
 use writer::{Operation, Published, Writer, WriterHandle};
 
 /// The version of the SQLite library that this binary runs.
@@ -179,9 +184,10 @@ impl Journal {
         let path = directory.join(open::DATABASE_NAME);
         let (opened, state, salvaged) = open_or_salvage(options)?;
         let high_water = HighWater::in_directory(directory);
+        let marks = high_water.read();
         let case = if salvaged.is_some() {
             StartCase::Salvaged
-        } else if Marks::of(&state).are_behind(&high_water.read()) {
+        } else if Marks::of(&state).are_behind(&marks) {
             StartCase::GoneBack
         } else {
             opened.case
@@ -201,7 +207,7 @@ impl Journal {
             published: Arc::clone(&published),
             commit_interval: config.commit_interval,
             trouble: reopen::Trouble::new(config.durability),
-            commits: 0,
+            wear: WearMeter::new(marks.wear),
             high_water,
             last_commit: Monotonic(0),
             last_housekeeping: None,
@@ -308,13 +314,18 @@ impl Journal {
         self.published.letters.subscribe()
     }
 
-    /// Deletes dead letters by their ids, durably, and gives how many there were. What waits for room in their store
-    /// goes on.
+    /// Deletes dead letters by their ids, durably, keeps the note and the time in their place, and gives how many there were.
+    /// What waits for room in their store goes on.
     ///
     /// # Errors
     /// When the journal cannot commit or is closed.
-    pub async fn discard_letters(&self, ids: Vec<i64>) -> Result<u64, JournalError> {
-        self.writer.ask(|reply| Operation::DiscardLetters { ids, reply }).await
+    pub async fn discard_letters(
+        &self,
+        ids: Vec<i64>,
+        note: Option<String>,
+    ) -> Result<u64, JournalError> {
+        let discard = |reply| DiscardOperation { ids, note, reply };
+        self.writer.ask(|reply| Operation::DiscardLetters(discard(reply))).await
     }
 
     /// The digest of a file that our own compiler made, if it made one under this key. Blocks.

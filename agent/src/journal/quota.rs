@@ -10,7 +10,7 @@
 //! 4. While the journal is full, lanes seal one small batch at a time ([`Pace`]), so that the ballast is enough for all.
 //! 5. When there is room again, the ballast is made anew, and appends go on without anybody's doing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use super::error::JournalError;
 use super::writer::{AppendOperation, Operation, Session, Writer};
 use crate::clock::{Clock, Monotonic, Timestamp};
 use crate::limits::CHUNK_BYTES_MAX;
-use crate::record::id::{LaneNumber, Seq};
+use crate::record::id::{LaneNumber, Seq, StreamNumber};
 use crate::units::{ByteSize, human_bytes};
 
 /// How often a full journal looks for room that others have made.
@@ -270,19 +270,38 @@ impl Quota {
 }
 
 /// What one transaction still lets in.
+#[derive(Default)]
 struct Gate {
     left: u64,
     taken: u64,
     /// What waits now waits for another transaction.
     closed: bool,
+    /// Bytes of the frames and of the positions of the chunk that each stream is building.
+    building: BTreeMap<StreamNumber, (usize, usize)>,
 }
 
-/// What one append takes of the database, at most.
+impl Gate {
+    /// What one append takes of the database, at most, and what its stream's chunk holds then. The appends of a stream go
+    /// into one chunk as long as it has room, as `apply.rs` does it: each for itself would be counted as many pages.
+    fn cost(&self, append: &AppendOperation) -> (u64, (usize, usize)) {
+        let frames = append.append.frames.len();
+        let positions = append.append.positions.iter();
+        let positions = positions.map(|p| p.key.len() + p.value.as_ref().map_or(0, Vec::len));
+        let positions: usize = positions.sum();
+        let before = self.building.get(&append.stream).copied();
+        let before = before.filter(|(held, _)| held + frames <= CHUNK_BYTES_MAX);
+        let (held, moved) = before.unwrap_or_default();
+        let chunk = (held + frames, moved + positions);
+        let without = before.map_or(0, |_| row_bytes(held + moved));
+        let letters = usize::try_from(letters_bytes(append)).unwrap_or(usize::MAX / 2);
+        let letters = if letters == 0 { 0 } else { row_bytes(letters) };
+        (row_bytes(chunk.0 + chunk.1) - without + letters, chunk)
+    }
+}
+
+/// What one append takes of the database by itself, at most.
 fn append_bytes(append: &AppendOperation) -> u64 {
-    let positions = append.append.positions.iter();
-    let positions = positions.map(|p| p.key.len() + p.value.as_ref().map_or(0, Vec::len));
-    let letters = usize::try_from(letters_bytes(append)).unwrap_or(usize::MAX / 2);
-    row_bytes(append.append.frames.len() + positions.sum::<usize>() + letters)
+    Gate::default().cost(append).0
 }
 
 /// What the dead letters of one append take of their store.
@@ -311,7 +330,7 @@ impl Writer {
         self.quota.parts_left = self.quota.parts_room();
         self.quota.look_again = false;
         self.letters.admitted = 0;
-        let mut gate = Gate { left: self.quota.room().left(), taken: 0, closed: false };
+        let mut gate = Gate { left: self.quota.room().left(), ..Gate::default() };
         let asked = std::mem::take(operations);
         // Those that waited come first; then everything in its order, so that a seal finds the append in front of it.
         self.let_in(transaction, operations, &mut gate)?;
@@ -367,8 +386,10 @@ impl Writer {
             && let Some(first) = self.quota.waiting.front()
         {
             let session = Session::Stream(first.stream);
-            let (needed, ended) = (append_bytes(first), self.has_ended(session, first.session));
-            let never = needed > self.quota.budget.appends_max(0);
+            let (needed, chunk) = gate.cost(first);
+            let ended = self.has_ended(session, first.session);
+            let alone = append_bytes(first);
+            let never = alone > self.quota.budget.appends_max(0);
             if !ended && !never && needed > gate.left {
                 self.meet_limit(transaction, needed, gate)?;
                 continue;
@@ -385,12 +406,15 @@ impl Writer {
             }
             let Some(append) = self.quota.waiting.pop_front() else { break };
             if never && !ended {
-                self.refuse_append(append, needed);
+                self.refuse_append(append, alone);
                 continue;
             }
             if !ended {
                 gate.left -= needed;
                 gate.taken += needed;
+                if chunk.0 > 0 {
+                    gate.building.insert(append.stream, chunk);
+                }
             }
             // One whose session has ended is refused where it is applied.
             operations.push_back(Operation::Append(append));

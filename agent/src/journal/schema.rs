@@ -136,6 +136,18 @@ const MIGRATIONS: &[&str] = &[
     -- records of its batch, when all of them were given up together and nothing of it was delivered
     ALTER TABLE dead_letters ADD COLUMN whole INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX dead_letters_by_input ON dead_letters (lane, seq);
+
+    -- what somebody decided about dead letters, the newest of it; letter: the id that it had
+    CREATE TABLE dispositions (
+        id INTEGER PRIMARY KEY,
+        letter INTEGER NOT NULL,
+        lane INTEGER,
+        record TEXT,
+        class TEXT NOT NULL,
+        what TEXT NOT NULL,
+        at INTEGER NOT NULL,
+        note TEXT
+    );
     ",
 ];
 
@@ -160,4 +172,10 @@ pub(super) fn migrate(
     transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
     transaction.pragma_update(None, "user_version", version()).map_err(failed)?;
     transaction.commit().map_err(failed)
+}
+
+/// Whether a database has a table: one that is only looked into may be of an older schema.
+pub(super) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
+    let query = "SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+    connection.prepare_cached(query)?.query_row([name], |row| row.get(0))
 }

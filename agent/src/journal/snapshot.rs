@@ -7,6 +7,7 @@ use super::letters::LettersSnapshot;
 use super::open::wal_path;
 use super::quota::QuotaSnapshot;
 use super::state::LaneTotals;
+use super::wear::Wear;
 use super::writer::Writer;
 use crate::record::id::{LaneName, LaneNumber, PipelineId, Seq, SinkId, SourceId};
 
@@ -53,6 +54,8 @@ pub struct Snapshot {
     pub lanes: Vec<LaneSnapshot>,
     /// Commits since the start.
     pub commits: u64,
+    /// What the journal has cost the disk, over all its runs.
+    pub wear: Wear,
     /// Bytes of the database file.
     pub database_bytes: u64,
     /// Bytes of the WAL file.
@@ -97,7 +100,8 @@ impl Writer {
         Snapshot {
             streams,
             lanes,
-            commits: self.commits,
+            commits: self.wear.commits(),
+            wear: self.wear.wear(),
             database_bytes: file_bytes(&self.path),
             wal_bytes: file_bytes(&wal_path(&self.path)),
             quota: self.quota.snapshot(&*self.clock),

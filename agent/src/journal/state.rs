@@ -17,7 +17,10 @@ use crate::record::id::{
     BatchNumber, LaneName, LaneNumber, PipelineId, Seq, SinkId, SourceId, StreamNumber,
 };
 
-const SEQ_BITS: u32 = 47;
+/// Bits of a chunk's key below the number of its stream.
+pub(super) const SEQ_BITS: u32 = 47;
+/// Bits of a part's key below the number of its lane.
+pub(super) const LANE_BITS: u32 = 50;
 const SEQ_MASK: u64 = (1 << SEQ_BITS) - 1;
 
 /// The row key of a chunk: stream number in the high bits, first seq in the low 47.
@@ -37,7 +40,7 @@ pub(super) fn part_key(lane: LaneNumber, batch: BatchNumber, part: u64) -> i64 {
         batch.0 < 1 << 36 && part < 1 << 14,
         "a lane's batches and a batch's parts are bounded"
     );
-    ((u64::from(lane.0) << 50) | (batch.0 << 14) | part).cast_signed()
+    ((u64::from(lane.0) << LANE_BITS) | (batch.0 << 14) | part).cast_signed()
 }
 
 /// A position as last set.

@@ -23,9 +23,9 @@ use super::apply::Group;
 use super::chunk::Encoder;
 use super::error::JournalError;
 use super::gaps::{Damage, LoseOperation};
-use super::high_water::HighWater;
+use super::high_water::{HighWater, Marks};
 use super::lanes::{LaneSpec, OpenedLane, PartOperation, SealOperation};
-use super::letters::{LettersQuota, LettersRoom};
+use super::letters::{DiscardOperation, LettersQuota, LettersRoom};
 use super::notes::NoteOperation;
 use super::open::DirectoryLock;
 use super::outcome::{AckOperation, CutOperation, RenameOperation};
@@ -34,6 +34,7 @@ use super::reader::{HotTail, Readers};
 use super::reopen::Trouble;
 use super::snapshot::Snapshot;
 use super::state::State;
+use super::wear::WearMeter;
 use crate::clock::{Monotonic, SharedClock, Timestamp};
 use crate::limits::{
     ACK_DELAY_MS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_OPERATIONS_MAX, WRITER_QUEUE_BYTES_MAX,
@@ -81,7 +82,7 @@ pub(super) enum Operation {
     Ack(Box<AckOperation>),
     Cut(Box<CutOperation>),
     Rename(Box<RenameOperation>),
-    DiscardLetters { ids: Vec<i64>, reply: Reply<u64> },
+    DiscardLetters(DiscardOperation),
     Lose(LoseOperation),
     Note(NoteOperation),
     PutCompiled { key: String, sha256: [u8; 32], reply: Reply<()> },
@@ -253,7 +254,7 @@ pub(super) struct Writer {
     pub(super) published: Arc<Published>,
     pub(super) commit_interval: Duration,
     pub(super) trouble: Trouble,
-    pub(super) commits: u64,
+    pub(super) wear: WearMeter,
     pub(super) high_water: HighWater,
     pub(super) last_commit: Monotonic,
     pub(super) last_housekeeping: Option<Monotonic>,
@@ -299,9 +300,9 @@ impl Writer {
             let operations = runtime.block_on(collect(&mut queue.0, &self));
             let Some(operations) = operations else { break };
             self.wait_for_interval();
-            let commits = self.commits;
+            let commits = self.wear.commits();
             stop = self.commit_group(operations);
-            self.checkpoint_if_due(self.commits != commits);
+            self.checkpoint_if_due(self.wear.commits() != commits);
             self.claim_ballast();
             self.look_for_room();
             self.shrink_when_idle();
@@ -364,13 +365,14 @@ impl Writer {
         self.last_commit = self.clock.monotonic();
         match result {
             Ok(()) => {
-                self.commits += 1;
+                self.wear.committed();
                 self.tell_given_up();
                 self.publish_letters();
                 self.dirty = true;
                 self.trouble.is_over();
                 for (stream, block) in group.committed_chunks() {
                     let bytes = block.bytes.len() as u64;
+                    self.wear.appended(bytes);
                     let last = Seq(block.first_seq.0 + u64::from(block.count) - 1);
                     self.published.hot.push(stream, block);
                     self.published.publish_head(stream, last, bytes);
@@ -444,22 +446,31 @@ impl Writer {
         }
         let now = self.clock.monotonic();
         let due = self.last_housekeeping.is_none_or(|last| now.since(last) >= HOUSEKEEPING_EVERY);
+        if self.dirty && due {
+            self.wear.look();
+        }
         if self.dirty && (idle || due) {
             self.published.snapshot.send_replace(Arc::new(self.snapshot()));
         }
         if self.dirty && due {
             self.last_housekeeping = Some(now);
-            self.high_water.write(&self.state);
+            self.high_water.write(&self.marks());
             self.dirty = false;
         }
+    }
+
+    fn marks(&self) -> Marks {
+        Marks::of(&self.state).with(self.wear.wear(), &self.quota.snapshot(&*self.clock))
     }
 
     fn close(&mut self) -> Result<(), JournalError> {
         self.ready().map_err(JournalError::Group)?;
         let Some(connection) = self.connection.take() else { return Ok(()) };
-        self.high_water.write(&self.state);
         let failed = |source| JournalError::sqlite(&self.path, "closing", source);
-        self.quota.checkpointer.everything(&connection)?;
+        let moved = self.quota.checkpointer.everything(&connection);
+        self.wear.look();
+        self.high_water.write(&self.marks());
+        moved?;
         connection.close().map_err(|(_, source)| failed(source))?;
         let free = super::budget::volume(&self.path).map_or(0, |volume| volume.free);
         if self.quota.budget.is_scarce(free) {

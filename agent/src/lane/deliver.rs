@@ -151,7 +151,7 @@ impl Deliverer {
             return true;
         }
         let before = self.status.state();
-        let reason = "it is paused; `resume` ends that".to_owned();
+        let reason = "as somebody ordered".to_owned();
         self.hold("paused", reason, self.clock.now());
         let mut pauses = self.pauses.clone();
         let ended = tokio::select! {

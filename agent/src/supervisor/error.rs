@@ -1,6 +1,7 @@
-//! Why an agent does not start, or ends before it was asked to.
+//! Why an agent does not start, and why it does not do what an operator orders.
 
 use crate::journal::JournalError;
+use crate::lane::ResolveError;
 use crate::plugin::PluginError;
 use crate::record::id::{SourceId, TransformId};
 use crate::sources::SourceError;
@@ -30,4 +31,23 @@ pub enum StartError {
         /// Why.
         source: SourceError,
     },
+}
+
+/// Why an order was not carried out; nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    /// The config names no such lane.
+    #[error("there is no lane \"{0}\"")]
+    UnknownLane(String),
+    /// The lane is not in the state that the order is for.
+    #[error("lane {lane}")]
+    Lane {
+        /// Its name.
+        lane: String,
+        /// Why.
+        source: ResolveError,
+    },
+    /// The journal did not commit it.
+    #[error("the journal failed")]
+    Journal(#[from] JournalError),
 }

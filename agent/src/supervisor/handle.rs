@@ -1,4 +1,4 @@
-//! What others hold of a running agent: its status. The supervisor puts it together when asked.
+//! What others hold of a running agent: its status, put together when asked, and the way of orders to its parts (`orders.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -8,11 +8,11 @@ use tokio::sync::watch;
 
 use super::status::{LaneView, OrphanView, PluginView, SourceState, SourceStatus, Status};
 use crate::clock::{Monotonic, SharedClock, Timestamp};
-use crate::journal::{LaneSnapshot, LaneTotals, Opening, Snapshot};
+use crate::journal::{Journal, LaneSnapshot, LaneTotals, Opening, Snapshot};
 use crate::lane::status::{LaneCounters, LaneState, LaneStatus};
 use crate::lane::{Desk, LaneParts};
 use crate::plugin::Plugin;
-use crate::record::id::SourceId;
+use crate::record::id::{PipelineId, SinkId, SourceId};
 use crate::sources::SourceCounters;
 
 /// A running source, as the supervisor sees it.
@@ -43,6 +43,13 @@ pub(super) struct LaneEntry {
     pub(super) desk: Arc<Desk>,
 }
 
+impl LaneEntry {
+    pub(super) fn is(&self, source: &SourceId, pipeline: &PipelineId, sink: &SinkId) -> bool {
+        let spec = &self.parts.spec;
+        (&spec.source, &spec.pipeline, &spec.sink) == (source, pipeline, sink)
+    }
+}
+
 /// What does not change while the agent runs.
 #[derive(Debug)]
 pub(super) struct Face {
@@ -55,6 +62,7 @@ pub(super) struct Face {
     pub(super) sources: Vec<Arc<SourceEntry>>,
     pub(super) lanes: Vec<LaneEntry>,
     pub(super) plugins: Vec<Plugin>,
+    pub(super) journal: Arc<Journal>,
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(super) stopping: crate::tasks::Shutdown,
     pub(super) clock: SharedClock,
@@ -164,6 +172,15 @@ fn source_status(entry: &SourceEntry, journal: &Snapshot) -> SourceStatus {
     }
 }
 
+/// The lane's name; until it is opened for the first time, the one that it will most likely get.
+pub(super) fn lane_name(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> String {
+    let spec = &entry.parts.spec;
+    journal.map_or_else(
+        || format!("{}/{}/{}/{}", spec.agent, spec.source, spec.pipeline, spec.sink),
+        |lane| lane.name.to_string(),
+    )
+}
+
 fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
     let spec = &entry.parts.spec;
     let LaneCounters {
@@ -187,10 +204,7 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
     let LaneTotals { delivered, dropped, dead_lettered, lost, not_taken, outputs_delivered } =
         totals;
     LaneView {
-        name: journal.map_or_else(
-            || format!("{}/{}/{}/{}", spec.agent, spec.source, spec.pipeline, spec.sink),
-            |lane| lane.name.to_string(),
-        ),
+        name: lane_name(entry, journal),
         source: spec.source.clone(),
         pipeline: spec.pipeline.clone(),
         sink: spec.sink.clone(),

@@ -1,4 +1,4 @@
-//! Starts, watches and stops the parts of an agent.
+//! Starts, watches and stops the parts of an agent, and carries orders to them.
 //!
 //! Start: journal, plugins, sinks, lanes, sources. Stop, in the order that loses nothing: not ready, sources, lanes (each
 //! between two batches), journal. A destination that is down never keeps the agent from starting.
@@ -6,6 +6,7 @@
 mod digests;
 mod error;
 mod handle;
+mod orders;
 mod source;
 mod start;
 pub mod status;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-pub use error::StartError;
+pub use error::{OrderError, StartError};
 pub use handle::Handle;
 pub use start::StartOptions;
 
@@ -113,6 +114,7 @@ impl Supervisor {
             lanes: started.lanes,
             plugins: started.plugins,
             snapshots: started.journal.snapshots(),
+            journal: Arc::clone(&started.journal),
             stopping: source_shutdown.clone(),
             clock: Arc::clone(&options.clock),
         });

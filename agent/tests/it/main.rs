@@ -14,6 +14,8 @@ mod cli;
 mod config;
 /// SIGKILL at random moments.
 mod crash;
+/// An end between two given steps.
+mod failpoints;
 /// A volume without a byte left, and a journal that was emptied.
 mod full_disk;
 /// The HTTP sink against a scripted server.
@@ -24,6 +26,8 @@ mod http_refusals;
 mod jetstream;
 /// Damaged journals, and the commands that look into one.
 mod journal;
+/// Orders to a running agent, and what an operator sees of dead letters and holds.
+mod operator;
 /// All destinations away for a while.
 mod outage;
 /// Whole pipelines through the real binary.

@@ -46,7 +46,7 @@ fn page(info: &JournalInfo, now: Timestamp) -> String {
     // Writing to a String cannot fail.
     let _ok = writeln!(
         text,
-        "journal {}, agent {agent}, schema {}, {state}\ndatabase {} ({} free in it), wal {}, {}, {}\n",
+        "journal {}, agent {agent}, schema {}, {state}\ndatabase {} ({} free in it), wal {}, {}, {}",
         display(&info.path),
         info.schema,
         human_bytes(info.database_bytes),
@@ -55,6 +55,7 @@ fn page(info: &JournalInfo, now: Timestamp) -> String {
         counted(info.dead_letters, "dead letter"),
         counted(info.losses, "noted loss").replace("losss", "losses"),
     );
+    text.push_str(&cost(info));
     let mut streams = table(&["stream", "oldest", "newest", "chunks", "bytes"]);
     for stream in &info.streams {
         streams.add_row([
@@ -103,6 +104,29 @@ fn page(info: &JournalInfo, now: Timestamp) -> String {
     for report in &info.salvages {
         let _ok = writeln!(text, "salvaged {}: {}: {}", report.at, report.cause, report.summary());
     }
+    text
+}
+
+/// What it has cost, and how full it is.
+fn cost(info: &JournalInfo) -> String {
+    let wear = info.wear;
+    let mut text = format!(
+        "since it was made: {}, {} taken in, {} written to the disk",
+        counted(wear.commits, "commit"),
+        human_bytes(wear.appended_bytes),
+        human_bytes(wear.written_bytes),
+    );
+    // Writing to a String cannot fail.
+    if let Some(times) = info.write_amplification {
+        let _ok = write!(text, " ({times:.2} times)");
+    }
+    let quota = &info.quota;
+    if quota.limit_bytes > 0 {
+        let (used, limit) = (human_bytes(quota.used_bytes), human_bytes(quota.limit_bytes));
+        let _ok =
+            write!(text, "\nof its limit {used} of {limit} are taken, on_full = {}", quota.on_full);
+    }
+    text.push_str("\n\n");
     text
 }
 

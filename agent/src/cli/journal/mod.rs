@@ -8,7 +8,7 @@ mod verify;
 use std::path::{Path, PathBuf};
 
 use super::ExitCode;
-use super::status::socket;
+use super::agent::socket;
 
 /// Look into the journal
 ///
@@ -68,7 +68,7 @@ fn counted(count: u64, noun: &str) -> String {
 }
 
 /// Something to show on standard error while a command takes its time; nothing where that is no terminal.
-fn progress(what: &'static str) -> indicatif::ProgressBar {
+pub(super) fn progress(what: &'static str) -> indicatif::ProgressBar {
     use std::io::IsTerminal as _;
 
     if !std::io::stderr().is_terminal() {

@@ -58,10 +58,10 @@ fn about(status: &StatusView) -> String {
 }
 
 /// A column: its title, and whether it is left out when there is nothing in it but zeros.
-struct Column(&'static str, bool);
+pub(in crate::cli) struct Column(pub(in crate::cli) &'static str, pub(in crate::cli) bool);
 
-const ALWAYS: bool = false;
-const WHEN_NOT_ZERO: bool = true;
+pub(in crate::cli) const ALWAYS: bool = false;
+pub(in crate::cli) const WHEN_NOT_ZERO: bool = true;
 
 fn lanes(status: &StatusView, now: Timestamp) -> String {
     let columns = [
@@ -158,7 +158,7 @@ fn journal(status: &StatusView) -> String {
 }
 
 /// A table without lines. Columns of numbers are to the right.
-fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
+pub(in crate::cli) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
     let is_shown = |index: usize, column: &Column| {
         let says_something = |row: &Vec<String>| !matches!(row[index].as_str(), "" | "0");
         !column.1 || rows.iter().any(says_something)
@@ -186,7 +186,7 @@ fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
 }
 
 /// What comes from a destination or a config is shown, never obeyed by the terminal.
-fn printable(text: &str) -> String {
+pub(in crate::cli) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 

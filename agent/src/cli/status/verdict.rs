@@ -59,18 +59,24 @@ pub(super) fn verdicts(status: &StatusView, now: Timestamp) -> Vec<Verdict> {
 
 fn lane_verdict(lane: &LaneStatusView, now: Timestamp) -> Option<Verdict> {
     let trouble = lane.trouble.as_ref()?;
-    let (grade, word, why, next) = cause_words(&trouble.cause);
+    let (grade, word, why, _) = cause_words(&trouble.cause);
     Some(Verdict {
         grade,
         word,
         sentence: format!(
-            "{} of lane {} for {}: {why} ({}); {next}",
+            "{} of lane {} for {}: {why} ({}); {}",
             waiting(lane.queued),
             short_name(lane),
             since(trouble, now),
-            trouble.reason
+            trouble.reason,
+            what_next(&trouble.cause, &short_name(lane))
         ),
     })
+}
+
+/// What to do about a lane that retries or holds for a cause.
+pub(in crate::cli) fn what_next(cause: &str, lane: &str) -> String {
+    cause_words(cause).3.replace("LANE", lane)
 }
 
 /// What a cause is: how bad, a word, what is going on, and what to do next.
@@ -92,31 +98,31 @@ fn cause_words(cause: &str) -> (Grade, &'static str, &'static str, &'static str)
             Grade::Blocked,
             "BLOCKED",
             "the destination fails on a record for longer than retry.budget",
-            "nothing is lost, and it is tried now and then: correct the destination, or decide about the record",
+            "nothing is lost, and it is tried now and then: correct the destination, or decide about the record with `waystation lane resolve LANE --dead-letter` or `--accept`",
         ),
         "storm" => (
             Grade::Blocked,
             "BLOCKED",
             "the destination refuses so many records that something else is wrong",
-            "nothing is lost, and it goes on by itself when they are taken: correct the destination, the sink's config or the transform",
+            "nothing is lost, and it goes on by itself when they are taken: correct the destination, the sink's config or the transform, then `waystation resume LANE` tries at once; or give them up with `waystation lane resolve LANE --dead-letter`",
         ),
         "dead_letters" => (
             Grade::Blocked,
             "BLOCKED",
             "its dead letters have no room",
-            "nothing is lost, and it goes on by itself when there is room: raise dead_letters.max_bytes",
+            "nothing is lost, and it goes on by itself when there is room: look with `waystation dlq list`, keep what matters with `waystation dlq export`, make room with `waystation dlq discard`, or raise dead_letters.max_bytes",
         ),
         "paused" => (
             Grade::Delayed,
             "PAUSED",
             "it is paused, as somebody asked",
-            "nothing is lost, and it goes on when it is resumed",
+            "nothing is lost, and `waystation resume LANE` ends that",
         ),
         "conflict" => (
             Grade::Blocked,
             "BLOCKED",
             "the destination holds other content under an identity of ours",
-            "nothing is overwritten: see what wrote it, and move it away",
+            "nothing is overwritten: see what wrote it and move it away, or decide with `waystation lane resolve LANE` and `--accept` (the destination's is right), `--resend-as-new` (ours is, beside it) or `--dead-letter`",
         ),
         "plugin" => (
             Grade::Blocked,
@@ -229,11 +235,9 @@ fn notes(status: &StatusView) -> Vec<Verdict> {
             let lost = counted(lane.lost, "record");
             note("LOST", format!("{lost} of lane {name} since it was made"));
         }
-        if lane.dead_lettered > 0 {
-            let letters = counted(lane.dead_lettered, "record");
-            note("QUARANTINED", format!("{letters} of lane {name} in the dead letters"));
-        }
     }
+    notes.extend(quarantined(status));
+    let mut note = |word, sentence| notes.push(Verdict { grade: Grade::Note, word, sentence });
     if status.dead_letters.dropped > 0 {
         let dropped = counted(status.dead_letters.dropped, "dead letter");
         note("DROPPED", format!("{dropped} to make room for younger ones, since this run began"));
@@ -258,6 +262,33 @@ fn notes(status: &StatusView) -> Vec<Verdict> {
     notes
 }
 
+/// The dead letters that lie there, by lane or, for what was refused at the door, by source.
+fn quarantined(status: &StatusView) -> Vec<Verdict> {
+    let mut all: Vec<(String, String, u64, Vec<String>)> = Vec::new();
+    for count in &status.dead_letters.by_class {
+        let (whose, option) = match &count.lane {
+            Some(lane) => (format!("lane {lane}"), format!("--lane {lane}")),
+            None => (format!("source {}", count.source), "--stage source".to_owned()),
+        };
+        let class = format!("{} {}", grouped(count.letters), count.class);
+        match all.iter_mut().find(|(known, ..)| *known == whose) {
+            Some((_, _, letters, classes)) => {
+                *letters += count.letters;
+                classes.push(class);
+            }
+            None => all.push((whose, option, count.letters, vec![class])),
+        }
+    }
+    let verdict = |(whose, option, letters, classes): (String, String, u64, Vec<String>)| {
+        let (letters, classes) = (counted(letters, "record"), classes.join(", "));
+        let sentence = format!(
+            "{letters} of {whose} in the dead letters ({classes}); `waystation dlq list {option}` shows them"
+        );
+        Verdict { grade: Grade::Note, word: "QUARANTINED", sentence }
+    };
+    all.into_iter().map(verdict).collect()
+}
+
 fn all_is_well(status: &StatusView) -> Verdict {
     let queued: u64 = status.lanes.iter().map(|lane| lane.queued).sum();
     let lanes = counted(status.lanes.len() as u64, "lane");
@@ -269,13 +300,13 @@ fn all_is_well(status: &StatusView) -> Verdict {
     Verdict { grade: Grade::Ok, word: "OK", sentence: format!("{lanes}, no trouble; {rest}") }
 }
 
-fn counted(count: u64, noun: &str) -> String {
+pub(in crate::cli) fn counted(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{} {noun}{plural}", grouped(count))
 }
 
 /// A number in groups of three digits.
-pub(super) fn grouped(number: u64) -> String {
+pub(in crate::cli) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -288,7 +319,7 @@ pub(super) fn grouped(number: u64) -> String {
 }
 
 /// For how long, by our own clock: the agent is on the same host.
-pub(super) fn since(trouble: &Trouble, now: Timestamp) -> String {
+pub(in crate::cli) fn since(trouble: &Trouble, now: Timestamp) -> String {
     let begun = trouble.since.parse::<jiff::Timestamp>().ok();
     let begun = begun.and_then(|time| i64::try_from(time.as_nanosecond()).ok());
     match begun {
@@ -301,7 +332,7 @@ pub(super) fn since(trouble: &Trouble, now: Timestamp) -> String {
 mod tests {
     use super::*;
     use crate::admin;
-    use crate::admin::status::{DeadLettersStatus, StatusView};
+    use crate::admin::status::{DeadLettersStatus, LettersCountView, StatusView};
     use crate::lane::status::HOLD_CAUSES;
 
     fn now() -> Timestamp {
@@ -359,15 +390,32 @@ mod tests {
     #[test]
     fn notes_do_not_take_the_first_line_from_ok() {
         let mut status = sample();
-        status.lanes[0].dead_lettered = 1;
+        let letters = |lane: Option<&str>, class: &str, letters| LettersCountView {
+            source: "sensors".to_owned(),
+            lane: lane.map(str::to_owned),
+            class: class.to_owned(),
+            letters,
+        };
+        let lane = Some("gw/sensors/telemetry/archive");
+        status.dead_letters.by_class = vec![
+            letters(None, "rejected", 1),
+            letters(lane, "exhausted", 2),
+            letters(lane, "rejected", 3),
+        ];
         status.agent.durability = "relaxed".to_owned();
         let lines = lines(&status);
         assert!(lines[0].starts_with("OK: "), "{lines:?}");
         assert_eq!(
             lines[1],
-            "QUARANTINED: 1 record of lane sensors/telemetry/archive in the dead letters"
+            "QUARANTINED: 1 record of source sensors in the dead letters (1 rejected); \
+             `waystation dlq list --stage source` shows them"
         );
-        assert!(lines[2].starts_with("RELAXED: "), "{lines:?}");
+        assert_eq!(
+            lines[2],
+            "QUARANTINED: 5 records of lane gw/sensors/telemetry/archive in the dead letters \
+             (2 exhausted, 3 rejected); `waystation dlq list --lane gw/sensors/telemetry/archive` shows them"
+        );
+        assert!(lines[3].starts_with("RELAXED: "), "{lines:?}");
     }
 
     #[test]
@@ -393,8 +441,9 @@ mod tests {
         assert_eq!(
             lines(&status)[0],
             "BLOCKED: 200 records wait in front of lane sensors/telemetry/cloud for 2 min 5 s: the destination \
-             holds other content under an identity of ours (seen); nothing is overwritten: see what wrote it, and \
-             move it away"
+             holds other content under an identity of ours (seen); nothing is overwritten: see what wrote it and \
+             move it away, or decide with `waystation lane resolve sensors/telemetry/cloud` and `--accept` (the \
+             destination's is right), `--resend-as-new` (ours is, beside it) or `--dead-letter`"
         );
     }
 

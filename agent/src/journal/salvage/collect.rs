@@ -33,7 +33,7 @@ struct SmallTable {
 }
 
 /// `compiled` is left out: a plugin whose digest is not known is compiled again.
-const SMALL_TABLES: [SmallTable; 8] = [
+const SMALL_TABLES: [SmallTable; 9] = [
     SmallTable {
         name: "meta",
         columns: 2,
@@ -130,6 +130,27 @@ const SMALL_TABLES: [SmallTable; 8] = [
                     Value::Integer(1..),
                     Value::Integer(_),
                     Value::Text(_)
+                ]
+            )
+        },
+        older: "0",
+    },
+    SmallTable {
+        name: "dispositions",
+        columns: 8,
+        columns_least: 8,
+        is_row: |row| {
+            matches!(
+                row,
+                [
+                    Value::Integer(1..),
+                    Value::Integer(1..),
+                    Value::Integer(_) | Value::Null,
+                    Value::Text(_) | Value::Null,
+                    Value::Text(_),
+                    Value::Text(_),
+                    Value::Integer(_),
+                    Value::Text(_) | Value::Null
                 ]
             )
         },

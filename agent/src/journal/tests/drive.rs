@@ -577,7 +577,7 @@ impl Driver {
         self.settle().await?;
         let journal = self.journal.as_ref().unwrap();
         // Read from the tables: what is queued is there with the answer to this.
-        journal.discard_letters(Vec::new()).await?;
+        journal.discard_letters(Vec::new(), None).await?;
         let filter = LettersFilter { limit: 1000, ..LettersFilter::default() };
         let letters = journal.letters(&filter)?;
         let mut model = self.model().clone();
@@ -589,7 +589,7 @@ impl Driver {
         model.letters.remove(at);
         let step = self.step(model);
         let discarded =
-            self.journal.as_ref().unwrap().discard_letters(vec![letters[at].id]).await?;
+            self.journal.as_ref().unwrap().discard_letters(vec![letters[at].id], None).await?;
         assert_eq!(discarded, 1);
         self.acknowledge(step);
         Ok(())

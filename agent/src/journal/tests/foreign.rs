@@ -61,6 +61,106 @@ async fn d_07_the_wal_keeps_its_cap_while_our_own_readers_read() {
     journal.close().await.unwrap();
 }
 
+/// What piles up while the writer cannot write is written together.
+#[tokio::test(flavor = "multi_thread")]
+async fn small_appends_that_wait_share_their_commits() {
+    const APPENDS: u64 = 250;
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(noise(0, 200)).await.unwrap();
+    let before = snapshot_when(&journal, "the first commit", |s| s.streams[0].head.0 == 1).await;
+    let lock = foreign(dir.path());
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut pending = Vec::new();
+    for number in 1..=APPENDS {
+        pending.push(appender.submit(noise(number, 200)).await.unwrap());
+    }
+    lock.execute_batch("COMMIT").unwrap();
+    for pending in pending {
+        pending.durable().await.unwrap();
+    }
+    let after =
+        snapshot_when(&journal, "the last commit", |s| s.streams[0].head.0 == 1 + APPENDS).await;
+    // The one that met the lock, and the rest.
+    let commits = after.commits - before.commits;
+    assert!(commits <= 3, "{commits} commits");
+    journal.close().await.unwrap();
+}
+
+/// A record is appended and all of the WAL can be moved and begun anew: nobody is in the middle of reading.
+async fn nobody_reads(appender: &Appender, database: &Connection, place: &str) {
+    appender.append(noise(1, 2_000)).await.unwrap();
+    let busy: i64 =
+        database.query_row("PRAGMA wal_checkpoint(RESTART)", [], |row| row.get(0)).unwrap();
+    assert_eq!(busy, 0, "a read transaction is open {place}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d_07_no_reader_of_ours_keeps_a_transaction_from_one_read_to_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    let appender = journal.appender(&source()).await.unwrap();
+    // Each is a chunk of its own; together they are more than what stays in memory.
+    for number in 0..12 {
+        appender.append(noise(number, 250_000)).await.unwrap();
+    }
+    let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
+    let seal = range_batch(&opened, 1, 8);
+    let batch = seal.batch.clone();
+    lane.seal(seal).await.unwrap().durable().await.unwrap();
+    let database = foreign(dir.path());
+    database.busy_timeout(Duration::from_millis(500)).unwrap();
+
+    lane.read(Seq(9)).unwrap();
+    nobody_reads(&appender, &database, "behind a read of a lane").await;
+    let mut content = lane.open_batch(&batch);
+    let mut blocks = 0;
+    while content.next_block().unwrap().is_some() {
+        blocks += 1;
+        nobody_reads(&appender, &database, "between blocks of a batch").await;
+    }
+    assert!(blocks > 1, "{blocks}");
+    journal.letters(&LettersFilter { limit: 10, ..Default::default() }).unwrap();
+    journal.letter(1).unwrap();
+    nobody_reads(&appender, &database, "behind a look at dead letters").await;
+
+    let inspection = inspect::Inspection::open(dir.path()).unwrap();
+    nobody_reads(&appender, &database, "behind the opening of an inspection").await;
+    inspection.info().unwrap();
+    nobody_reads(&appender, &database, "behind an inspection's overview").await;
+    let probe = |place: &str| {
+        let runtime = tokio::runtime::Handle::current();
+        tokio::task::block_in_place(|| {
+            runtime.block_on(nobody_reads(&appender, &database, place));
+        });
+    };
+    let mut looks = 0;
+    inspection
+        .verify(false, |_| {
+            looks += 1;
+            probe("while verifying");
+        })
+        .unwrap();
+    let stream = inspection.lane("gw/s/p/k").unwrap().unwrap().stream();
+    inspection
+        .each_chunk::<JournalError>(stream, Seq(1), |block| {
+            looks += 1;
+            probe("while chunks are exported");
+            Ok(block?.first_seq < Seq(12))
+        })
+        .unwrap();
+    let lane = inspection.lane("gw/s/p/k").unwrap().unwrap();
+    inspection
+        .each_batch_block(&lane, &lane.batches[0], |_| {
+            looks += 1;
+            probe("while a batch is exported");
+        })
+        .unwrap();
+    assert!(looks > 20, "{looks}");
+    journal.close().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn d_07_a_foreign_reader_is_reported_counts_against_the_limit_and_is_got_over() {
     let dir = tempfile::tempdir().unwrap();

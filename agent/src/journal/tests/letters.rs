@@ -43,7 +43,7 @@ async fn a_source_waits_with_a_letter_that_has_no_room_and_goes_on_when_some_are
     assert!(appender.full().unwrap().contains("dead letters are full"), "{:?}", appender.full());
     let ids = all(&journal).iter().map(|letter| letter.id).collect::<Vec<_>>();
     assert_eq!(ids.len(), 1);
-    assert_eq!(journal.discard_letters(ids).await.unwrap(), 1);
+    assert_eq!(journal.discard_letters(ids, None).await.unwrap(), 1);
     // What waited is there without anybody's doing, in its order.
     waiting = appender.submit(records(&["behind"])).await.unwrap();
     waiting.durable().await.unwrap();
@@ -87,7 +87,7 @@ async fn a_seal_whose_letters_have_no_room_does_not_happen() {
     assert!(error.is_letters_full(), "{error}");
     assert_eq!(error.disposition(), Disposition::Retry);
     let ids = all(&journal).iter().map(|letter| letter.id).collect();
-    journal.discard_letters(ids).await.unwrap();
+    journal.discard_letters(ids, None).await.unwrap();
     lane.seal(seal).await.unwrap().durable().await.unwrap();
     assert_eq!(all(&journal)[0].stage, "clean");
     journal.close().await.unwrap();
@@ -112,7 +112,7 @@ async fn d_16_rows_that_make_no_sense_neither_stop_a_start_nor_are_hidden() {
     let letters = all(&journal);
     assert_eq!(letters.len(), 2);
     assert_eq!(journal.letters_room().borrow().count, 2);
-    journal.discard_letters(vec![letters[1].id, 4711]).await.unwrap();
+    journal.discard_letters(vec![letters[1].id, 4711], None).await.unwrap();
     assert_eq!(all(&journal), letters[..1]);
 }
 

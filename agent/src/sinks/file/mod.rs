@@ -278,8 +278,11 @@ impl Sink for FileSink {
 
 /// Writes nothing: a probe that did would wear the flash of a host whose disk is full for a week.
 fn probe(place: &Place) -> Result<(), SinkError> {
-    let root = folder::open_root(&place.root, place.root_must_exist)?;
-    let failed = |error| SinkError::from(Failed::new("write to", &place.root, error));
+    // A root that is missing is made by the first delivery, as the agent's user; here it counts whether that can be.
+    let found = place.root.ancestors().find(|path| path.exists());
+    let folder = found.filter(|_| !place.root_must_exist).unwrap_or(&place.root);
+    let root = folder::open_root(folder, true)?;
+    let failed = |error| SinkError::from(Failed::new("write to", folder, error));
     rustix::fs::accessat(&root, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
         .map_err(failed)?;
     let stat = rustix::fs::fstatvfs(&root).map_err(failed)?;

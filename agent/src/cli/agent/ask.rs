@@ -5,63 +5,99 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper::header::HOST;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use tokio::net::UnixStream;
 
 use super::super::{ExitCode, Failure};
 use crate::limits::{ADMIN_ANSWER_BYTES_MAX, ADMIN_CLIENT_TIMEOUT_MS};
 use crate::tasks::TaskGroup;
 
+/// What an agent is asked.
+#[derive(Debug, Clone)]
+pub(super) struct Question {
+    pub(super) path: &'static str,
+    /// The order; without one it is a GET.
+    pub(super) order: Option<Bytes>,
+    /// For how long the agent may take, beside the usual time.
+    pub(super) patience: Duration,
+}
+
 /// Why one socket gave no answer.
 #[derive(Debug, thiserror::Error)]
 enum AskError {
     #[error("{0}")]
     Connect(#[source] io::Error),
-    #[error("it accepts, and does not answer within {ADMIN_CLIENT_TIMEOUT_MS} ms")]
+    #[error("it accepts, and does not answer in time")]
     Silent,
-    #[error("it answers {0}")]
-    Refused(StatusCode),
     #[error("it does not speak as an agent does: {0}")]
     Protocol(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// The status that the first of these sockets tells.
-pub(super) fn first_answer(sockets: &[PathBuf]) -> anyhow::Result<Bytes> {
+/// A problem as the agent tells it.
+#[derive(Deserialize)]
+struct Problem {
+    detail: String,
+}
+
+/// What the first of these sockets answers.
+pub(super) fn first_answer(sockets: &[PathBuf], question: &Question) -> anyhow::Result<Bytes> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut failed = Vec::new();
     for socket in sockets {
-        let wait = Duration::from_millis(ADMIN_CLIENT_TIMEOUT_MS);
+        let wait = Duration::from_millis(ADMIN_CLIENT_TIMEOUT_MS) + question.patience;
         let asked = runtime
-            .block_on(async { tokio::time::timeout(wait, ask(socket)).await })
+            .block_on(async { tokio::time::timeout(wait, ask(socket, question)).await })
             .unwrap_or(Err(AskError::Silent));
         match asked {
-            Ok(answer) => return Ok(answer),
-            Err(error) => failed.push((socket, error)),
+            Ok((StatusCode::OK, answer)) => return Ok(answer),
+            Ok((status, answer)) => return Err(refused(status, &answer).into()),
+            Err(error) => {
+                // What has an order may be carrying it out.
+                let is_over = question.order.is_some() && !matches!(error, AskError::Connect(_));
+                failed.push((socket, error));
+                if is_over {
+                    break;
+                }
+            }
         }
     }
     Err(no_answer(&failed).into())
 }
 
-async fn ask(socket: &Path) -> Result<Bytes, AskError> {
+async fn ask(socket: &Path, question: &Question) -> Result<(StatusCode, Bytes), AskError> {
     let stream = UnixStream::connect(socket).await.map_err(AskError::Connect)?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(protocol)?;
     // The connection moves the bytes; what it ends with, the request ends with, too.
     let mut tasks = TaskGroup::default();
     tasks.spawn("connection", tracing::Span::none(), async { drop(connection.await) });
-    let request = Request::get("/status")
+    let method = if question.order.is_some() { "POST" } else { "GET" };
+    let request = Request::builder()
+        .method(method)
+        .uri(question.path)
         .header(HOST, "localhost")
-        .body(Empty::<Bytes>::new())
+        .body(Full::new(question.order.clone().unwrap_or_default()))
         .map_err(protocol)?;
     let response = sender.send_request(request).await.map_err(protocol)?;
     let status = response.status();
     let body = Limited::new(response.into_body(), ADMIN_ANSWER_BYTES_MAX);
     let bytes = body.collect().await.map_err(AskError::Protocol)?.to_bytes();
-    if status == StatusCode::OK { Ok(bytes) } else { Err(AskError::Refused(status)) }
+    Ok((status, bytes))
+}
+
+/// In the agent's own words, if it has some.
+fn refused(status: StatusCode, answer: &[u8]) -> Failure {
+    let problem = serde_json::from_slice::<Problem>(answer);
+    let message = problem.map_or_else(
+        |_| format!("the agent answers {status}"),
+        |problem| format!("the agent refuses: {}", problem.detail),
+    );
+    Failure { code: ExitCode::Failed, message, hint: None }
 }
 
 fn protocol(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> AskError {
@@ -107,7 +143,8 @@ mod tests {
     use super::*;
 
     fn told(socket: PathBuf) -> String {
-        first_answer(&[socket]).unwrap_err().to_string()
+        let status = Question { path: "/status", order: None, patience: Duration::ZERO };
+        first_answer(&[socket], &status).unwrap_err().to_string()
     }
 
     #[test]

@@ -1,13 +1,20 @@
 //! `waystation check`: reads the config as `run` does, and says what is wrong with it.
 
+mod connect;
+
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::ExitCode;
 use crate::config;
 use crate::settings::Problems;
+use crate::units::parse_duration;
 
 /// Check the config and the plugins it names, without any side effect.
+///
+/// With --connect the destinations are asked, too, whether they would take a batch: connected to, logged in to, the stream or
+/// folder looked at. Nothing is sent. The exit code is 1 when one would not.
 #[derive(Debug, clap::Args)]
 pub struct CheckArgs {
     /// The config file
@@ -16,7 +23,13 @@ pub struct CheckArgs {
     /// Fail on warnings, too
     #[arg(long)]
     pub deny_warnings: bool,
-    /// Print problems as JSON, one object a line
+    /// Ask the destination of this sink, or without a name of all, whether it would take a batch
+    #[arg(long, value_name = "SINK", num_args = 0..=1)]
+    pub connect: Option<Option<String>>,
+    /// With --connect: for how long each destination may take
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration, requires = "connect")]
+    pub timeout: Duration,
+    /// Print problems, and what destinations say, as JSON, one object a line
     #[arg(long)]
     pub json: bool,
 }
@@ -40,9 +53,11 @@ pub fn run(
     if args.deny_warnings && !loaded.warnings.is_empty() {
         return Ok(ExitCode::Config);
     }
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", summary(&args.config, &loaded, args.json))?;
-    Ok(ExitCode::Done)
+    writeln!(std::io::stdout(), "{}", summary(&args.config, &loaded, args.json))?;
+    match &args.connect {
+        None => Ok(ExitCode::Done),
+        Some(sink) => connect::run(&loaded.config, sink.as_deref(), args.timeout, args.json),
+    }
 }
 
 /// Prints problems to standard error, for people or one JSON object a line.

@@ -1,4 +1,4 @@
-//! Where the agent's socket is, from its config.
+//! Where the agent's socket is, and what else somebody who is woken needs of its config.
 //!
 //! The file is not checked here, only looked into: whoever is woken must be answered also when the file was broken since, when
 //! a secret is not in their own environment, or when they may not read what it refers to.
@@ -19,9 +19,25 @@ const SOCKET_NAME: &str = "admin.sock";
 const SERVICE_SOCKET: &str = "/run/waystation/admin.sock";
 
 /// Paths to try, in this order. Without a file named, those of the installed service.
-pub(super) fn candidates(config: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
+pub(in crate::cli) fn candidates(config: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     let Looked { text, path, base } = look_into(config, "--socket PATH asks without a config")?;
     Ok(in_config(&text, &base, path == Path::new(PATH_DEFAULT)))
+}
+
+/// Paths to try for an agent with this data directory and its socket at the usual place.
+pub(in crate::cli) fn in_data_dir(directory: &Path) -> PathBuf {
+    directory.join(SOCKET_NAME)
+}
+
+/// Whom to ask and where to read on: `agent.owner` and `agent.runbook`. None where the config cannot be read.
+pub(in crate::cli) fn whom_to_ask(config: Option<&Path>) -> (Option<String>, Option<String>) {
+    let Ok(Looked { text, .. }) = look_into(config, "") else { return (None, None) };
+    let (document, _what_is_broken) = DeTable::parse_recoverable(&text);
+    let said = |key: &str| {
+        let value = document.get_ref().get("agent")?.get_ref().get(key)?;
+        value.get_ref().as_str().map(str::to_owned)
+    };
+    (said("owner"), said("runbook"))
 }
 
 /// The data directory of a config, looked up in the same way.

@@ -1,0 +1,90 @@
+//! What an operator may order a running agent to do. What is ordered is not kept over a stop: a pause ends with the process.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::Handle;
+use super::error::OrderError;
+use super::handle::{LaneEntry, lane_name};
+use super::status::LaneView;
+use crate::journal::LaneSnapshot;
+use crate::lane::{Resolution, ResolveError};
+
+impl Handle {
+    /// Has a lane hold after the attempt that is under way, until it is resumed or the agent ends.
+    ///
+    /// # Errors
+    /// [`OrderError::UnknownLane`].
+    pub fn pause(&self, lane: &str) -> Result<(), OrderError> {
+        self.entry(lane)?.desk.pause();
+        Ok(())
+    }
+
+    /// Ends a pause, and has a lane that waits try again at once.
+    ///
+    /// # Errors
+    /// [`OrderError::UnknownLane`].
+    pub fn resume(&self, lane: &str) -> Result<(), OrderError> {
+        self.entry(lane)?.desk.resume();
+        Ok(())
+    }
+
+    /// Decides about the batch that a lane holds for.
+    ///
+    /// # Errors
+    /// When there is no such lane, or it holds for nothing that is to be decided.
+    pub async fn resolve(&self, lane: &str, resolution: Resolution) -> Result<(), OrderError> {
+        let resolved = self.entry(lane)?.desk.resolve(resolution).await;
+        resolved.map_err(|source| OrderError::Lane { lane: lane.to_owned(), source })
+    }
+
+    /// Waits until all that one lane, or every lane, has taken before has its outcome; seals it without waiting for more.
+    /// Gives the lanes of which that is not so when `timeout` is over, as they are then.
+    ///
+    /// # Errors
+    /// [`OrderError::UnknownLane`].
+    ///
+    /// # Cancel safety
+    /// Dropped, the records are sealed and delivered all the same.
+    pub async fn flush(
+        &self,
+        lane: Option<&str>,
+        timeout: Duration,
+    ) -> Result<Vec<LaneView>, OrderError> {
+        let entries: Vec<&LaneEntry> = match lane {
+            Some(lane) => vec![self.entry(lane)?],
+            None => self.0.lanes.iter().collect(),
+        };
+        let flushes = entries.iter().map(|entry| async move {
+            let flushed = tokio::time::timeout(timeout, entry.desk.flush()).await;
+            (entry, flushed.unwrap_or(Err(ResolveError::Ended)).is_ok())
+        });
+        let done = join_all(flushes).await;
+        let left: Vec<_> = done.into_iter().filter(|(_, is_done)| !is_done).collect();
+        let status = self.status();
+        let is_left = |view: &LaneView| {
+            let is = |entry: &LaneEntry| entry.is(&view.source, &view.pipeline, &view.sink);
+            // A lane that has ended because it delivered everything has nothing left.
+            view.queued > 0 && left.iter().any(|(entry, _)| is(entry))
+        };
+        Ok(status.lanes.into_iter().filter(is_left).collect())
+    }
+
+    /// Deletes dead letters by their ids, durably, and remembers who wanted it why. Gives how many there were.
+    ///
+    /// # Errors
+    /// When the journal does not commit.
+    pub async fn discard(&self, ids: Vec<i64>, note: Option<String>) -> Result<u64, OrderError> {
+        Ok(self.0.journal.discard_letters(ids, note).await?)
+    }
+
+    fn entry(&self, lane: &str) -> Result<&LaneEntry, OrderError> {
+        let snapshot = self.0.snapshots.borrow().clone();
+        let entry = self.0.lanes.iter().find(|entry| {
+            let is = |known: &&LaneSnapshot| entry.is(&known.source, &known.pipeline, &known.sink);
+            lane_name(entry, snapshot.lanes.iter().find(is)) == lane
+        });
+        entry.ok_or_else(|| OrderError::UnknownLane(lane.to_owned()))
+    }
+}
