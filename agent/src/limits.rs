@@ -38,7 +38,9 @@ pub const POSITIONS_BYTES_MAX: usize = 64 * 1024;
 pub const READ_CHUNKS_MAX: usize = 8;
 /// Read-only connections kept open.
 pub const READERS_MAX: usize = 4;
-/// Finished batches remembered for `explain`.
+/// Attempts of the batch that a lane is sending that its status shows.
+pub const ATTEMPTS_SHOWN_MAX: usize = 8;
+/// Finished batches remembered for `explain`; fewer where the journal is small.
 pub const FINISHED_BATCHES_MAX: u64 = 10_000;
 /// Least that `journal.max_bytes` may be.
 pub const JOURNAL_BYTES_MIN: u64 = 1024 * 1024;
@@ -256,6 +258,8 @@ const _: () = assert!(TRANSACTION_BYTES_MAX <= WRITER_QUEUE_BYTES_MAX);
 const _: () = assert!(HOT_TAIL_BYTES_MAX >= 2 * CHUNK_BYTES_MAX);
 const _: () = assert!(RECORD_BYTES_MAX_DEFAULT <= RECORD_BYTES_MAX as u64);
 const _: () = assert!(RECORD_BYTES_MAX < u32::MAX as usize);
+// The largest order: a page of ids, and a note in which every byte is escaped.
+const _: () = assert!(LETTERS_PAGE_MAX * 21 + NOTE_BYTES_MAX * 6 < ADMIN_BODY_BYTES_MAX / 2);
 const _: () = assert!(LANES_MAX < 1 << 13 && BATCH_PARTS_MAX <= 1 << 14);
 const _: () = assert!(STATE_KEY_BYTES_MAX + STATE_VALUE_BYTES_MAX < STATE_BYTES_MAX);
 const _: () = assert!(STATE_VALUE_BYTES_MAX + STATE_KEY_BYTES_MAX <= PLUGIN_OUTPUT_BYTES_MIN);

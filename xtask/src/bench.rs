@@ -5,14 +5,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process;
 use crate::ui::{self, Step};
+use crate::{install, process};
 
 /// Arguments of `bench`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// What to measure.
-    #[arg(value_parser = ["journal", "pipeline"])]
+    #[arg(value_parser = ["journal", "pipeline", "delivery"])]
     name: String,
     /// Print the figures as JSON on standard output too.
     #[arg(long)]
@@ -25,6 +25,9 @@ pub(crate) struct Arguments {
 /// Runs the example `bench_NAME` of the agent in a release build. It prints its table on standard error and its JSON on
 /// standard output.
 pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
+    if arguments.name == "delivery" {
+        install::nats_server(root, "the records go to a real JetStream server")?;
+    }
     let example = format!("bench_{}", arguments.name);
     let step = Step::start("building the release binaries");
     process::run(

@@ -42,7 +42,13 @@ const FULL_SECTIONS: [Section; 2] = [
 ];
 
 /// The sizes of the suites that are reported, in a release build.
-const FULL_SIZES: [(&str, &str); 1] = [("WAYSTATION_TEST_KILLS", "50")];
+const FULL_SIZES: [(&str, &str); 3] = [
+    ("WAYSTATION_TEST_KILLS", "50"),
+    ("WAYSTATION_TEST_LEADER_CHANGES", "20"),
+    ("WAYSTATION_TEST_NODE_RESTARTS", "20"),
+];
+/// Those suites.
+const FULL_SUITES: [&str; 2] = ["crash", "in_a_cluster"];
 
 /// How a section ended.
 struct Ended {
@@ -167,7 +173,10 @@ fn release(root: &Path) -> Result<Counts> {
 /// The suites that prove durability by faults, in the sizes that are reported.
 fn full_sizes(root: &Path) -> Result<Counts> {
     let selection = ["--workspace", "--test", "it", "--release"];
-    suite::run_sized(root, &selection, &["crash".to_owned()], &FULL_SIZES)
+    FULL_SUITES.iter().try_fold(Counts::default(), |counts, suite| {
+        let ran = suite::run_sized(root, &selection, &[(*suite).to_owned()], &FULL_SIZES)?;
+        Ok(counts.and(ran))
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::VERSION;
 use crate::clock::Timestamp;
 use crate::journal::{LetterClass, LettersCount, LettersSnapshot, SalvageReport};
-use crate::lane::status::class_index;
+use crate::lane::status::{Attempt, CurrentBatch, class_index};
 use crate::plugin;
 use crate::sinks::Class;
 use crate::supervisor::status::{LaneView, SourceState, SourceStatus, Status};
@@ -182,6 +182,9 @@ pub struct LaneStatusView {
     pub outputs_delivered: u64,
     /// Batches that are sealed and not acked.
     pub batches_sealed: u64,
+    /// The batch that it is sending, once an attempt with it has ended.
+    #[serde(default)]
+    pub batch: Option<BatchView>,
     /// Records that the destination had already.
     pub records_already: u64,
     /// Records stored behind one that failed at first.
@@ -206,6 +209,30 @@ pub struct LaneStatusView {
     /// Records that became dead letters at delivery.
     #[serde(default)]
     pub letters: LettersWritten,
+}
+
+/// The batch that a lane is sending.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BatchView {
+    /// Its identity.
+    pub identity: String,
+    /// Attempts since the lane began with it.
+    pub attempts: u32,
+    /// The latest of them, the oldest first.
+    pub recent: Vec<AttemptView>,
+}
+
+/// An attempt that has ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttemptView {
+    /// When it began.
+    pub at: String,
+    /// How long it took.
+    pub took_ms: u64,
+    /// Of which class its failure is; none when the batch was taken.
+    pub class: Option<String>,
+    /// What the sink saw.
+    pub reason: Option<String>,
 }
 
 /// Records that became dead letters at delivery, by class.
@@ -421,6 +448,25 @@ impl SourceView {
     }
 }
 
+impl BatchView {
+    fn of(batch: &CurrentBatch) -> Self {
+        let attempt = |attempt: &Attempt| {
+            let (class, reason) = attempt.failure.clone().unzip();
+            AttemptView {
+                at: rfc3339(attempt.at),
+                took_ms: u64::try_from(attempt.took.as_millis()).unwrap_or(u64::MAX),
+                class: class.map(|class| class.as_str().to_owned()),
+                reason,
+            }
+        };
+        Self {
+            identity: batch.identity.clone(),
+            attempts: batch.attempts,
+            recent: batch.recent.iter().map(attempt).collect(),
+        }
+    }
+}
+
 impl LaneStatusView {
     pub(super) fn of(lane: &LaneView) -> Self {
         let failed = |class| lane.attempts_failed[class_index(class)];
@@ -443,6 +489,7 @@ impl LaneStatusView {
             lost: lane.lost,
             outputs_delivered: lane.outputs_delivered,
             batches_sealed: lane.batches_sealed,
+            batch: lane.batch.as_ref().map(BatchView::of),
             records_already: lane.records_already,
             records_reordered: lane.records_reordered,
             bytes_delivered: lane.bytes_delivered,

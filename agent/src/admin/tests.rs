@@ -14,7 +14,7 @@ use crate::journal::config::LettersOnFull;
 use crate::journal::{
     LettersCount, LettersRoom, LettersSnapshot, QuotaSnapshot, Snapshot, StartCase,
 };
-use crate::lane::status::LaneState;
+use crate::lane::status::{Attempt, CurrentBatch, LaneState};
 use crate::record::id::Epoch;
 use crate::sinks::Class;
 use crate::supervisor::status::{LaneView, OrphanView, PluginView, SourceState, SourceStatus};
@@ -37,6 +37,13 @@ fn lane(sink: &str, state: LaneState) -> LaneView {
         not_taken: 77,
         outputs_delivered: 1003,
         batches_sealed: 2,
+        batch: Some(CurrentBatch {
+            identity: format!("gw/sensors/telemetry/{sink}/00003abcde/b7"),
+            attempts: 20,
+            recent: [None, Some((Class::Retryable, "503".to_owned()))]
+                .map(|failure| Attempt { at: STARTED, took: Duration::from_millis(41), failure })
+                .into(),
+        }),
         records_already: 5,
         records_reordered: 6,
         records_resent: 2,

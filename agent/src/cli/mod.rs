@@ -9,6 +9,7 @@ pub mod completions;
 pub mod config;
 pub mod dlq;
 mod exit;
+pub mod explain;
 pub mod flush;
 pub mod journal;
 pub mod lane;
@@ -71,6 +72,7 @@ enum Command {
     Resume(resume::Args),
     Flush(flush::Args),
     Lane(lane::Args),
+    Explain(explain::Args),
     Dlq(dlq::Args),
     Journal(journal::Args),
     /// Work with a plugin's file
@@ -105,6 +107,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Config(args) => return config::run(args),
         Command::Journal(args) => return journal::run(args),
         Command::Flush(args) => return flush::run(args),
+        Command::Explain(args) => return explain::run(args),
         Command::Dlq(args) => return dlq::run(args),
         Command::Lane(args) => return lane::run(args),
         Command::Status(args) => status::run(args)?,

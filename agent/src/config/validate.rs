@@ -32,6 +32,7 @@ pub(super) fn check(parts: &Parts, reading: &Reading<'_>, inspect_plugin: Inspec
         checks.unused();
         checks.batches();
         checks.limits();
+        checks.policies();
         checks.odd_values();
     }
 }
@@ -357,6 +358,34 @@ impl Checks<'_, '_> {
                 };
                 self.warning_in(&table, "path", Complaint::new(state).hint(hint));
             }
+        }
+    }
+
+    /// Rules that hold by themselves and do not hold together.
+    fn policies(&self) {
+        let config = &self.parts.config;
+        for sink in &config.sinks {
+            let table = format!("sinks.{}", sink.id);
+            if sink.retry.budget < sink.retry.attempt_timeout {
+                let message = "the budget is shorter than `attempt_timeout`: one slow answer may spend all of it";
+                let hint = "raise `retry.budget`, or lower `retry.attempt_timeout`";
+                self.warning_in(&table, "retry.budget", Complaint::new(message).hint(hint));
+            }
+            let SinkKind::Nats(nats) = &sink.kind else { continue };
+            if nats.lookup_max < sink.batch.records_max.into() {
+                // The stream's own memory of identities may be shorter than an outage.
+                let message = "a lookup reads less than one batch, so it cannot tell what of a batch the stream has";
+                let hint = "raise `lookup_max`, or lower `batch.records_max`";
+                self.warning_in(&table, "lookup_max", Complaint::new(message).hint(hint));
+            }
+        }
+        if let Some(place) = self.reading.place("dead_letters")
+            && config.agent.owner.is_none()
+        {
+            let message = "nobody is named who looks after the dead letters";
+            let hint = "write `owner` in [agent], which status and letters show";
+            let complaint = Complaint::new(message).hint(hint);
+            self.reading.warning("dead_letters".to_owned(), Some(place.key), complaint);
         }
     }
 

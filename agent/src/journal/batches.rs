@@ -3,6 +3,7 @@
 use rusqlite::{Connection, params};
 
 use super::error::JournalError;
+use super::finished::{Finish, FinishedRow};
 use super::state::UnackedState;
 use super::writer::Writer;
 use crate::clock::Timestamp;
@@ -143,6 +144,19 @@ impl StoredBatch {
     #[must_use]
     pub fn identity(&self, lane: &LaneName) -> String {
         format!("{lane}/{}", self.shown().to_text())
+    }
+
+    /// What is remembered of it when it has ended.
+    pub(super) fn finished(&self, finish: Finish, attempts: u32) -> FinishedRow {
+        FinishedRow {
+            batch: self.shown().to_text(),
+            first_seq: self.first_seq,
+            last_seq: self.last_seq,
+            records: self.records,
+            finish,
+            attempts,
+            sealed_at: self.sealed_at,
+        }
     }
 
     /// What the writer keeps of it in mind.

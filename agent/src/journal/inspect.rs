@@ -26,7 +26,7 @@ use super::{LaneTotals, StoredBatch};
 use crate::clock::Timestamp;
 use crate::error_chain::Chain;
 use crate::record::batch::{ContentHash, FrameBlock};
-use crate::record::id::{LaneName, LaneNumber, Seq, SourceId, StreamNumber};
+use crate::record::id::{BatchNumber, LaneName, LaneNumber, Seq, SourceId, StreamNumber};
 
 /// Rows that one query reads: short enough for any disk.
 const ROWS_A_QUERY: usize = 64;
@@ -246,8 +246,8 @@ impl Inspection {
             )?;
             let keys = (from.unwrap_or(keys.0), keys.1);
             let parts = (
-                part_key(number, crate::record::id::BatchNumber(0), 0),
-                part_key(LaneNumber(number.0 + 1), crate::record::id::BatchNumber(0), 0) - 1,
+                part_key(number, BatchNumber(0), 0),
+                part_key(LaneNumber(number.0 + 1), BatchNumber(0), 0) - 1,
             );
             if needed < head {
                 queued_bytes += self.sizes("chunks", keys)?.1;
@@ -270,6 +270,20 @@ impl Inspection {
             dead_lettered,
             lost,
         })
+    }
+
+    /// When the records of the chunk that begins with this one were accepted, if it is still there.
+    pub(super) fn accepted_at_chunk(
+        &self,
+        stream: StreamNumber,
+        first: Seq,
+    ) -> Result<Option<Timestamp>, JournalError> {
+        let key = chunk_key(stream, first);
+        self.accepted_at((key, key))
+    }
+
+    pub(super) fn has_table(&self, name: &str) -> Result<bool, JournalError> {
+        super::schema::has_table(&self.connection, name).map_err(|error| self.failed(error))
     }
 
     fn accepted_at(&self, keys: (i64, i64)) -> Result<Option<Timestamp>, JournalError> {
@@ -426,10 +440,14 @@ impl Inspection {
     /// When the journal cannot be read.
     pub fn lane(&self, name: &str) -> Result<Option<InspectedLane>, JournalError> {
         let state = self.state()?;
-        let known = state.lanes.into_iter().find(|(_, lane)| lane.name.as_str() == name);
+        let State { streams, lanes, .. } = state;
+        let known = lanes.into_iter().find(|(_, lane)| lane.name.as_str() == name);
         let Some((number, row)) = known else { return Ok(None) };
         let batches = self.batches(number)?;
-        Ok(Some(InspectedLane { number, row, batches }))
+        let stream = streams.get(&row.stream);
+        let head = stream.map_or(Seq(0), |stream| stream.next_seq.before());
+        let source = stream.map(|stream| stream.source.clone());
+        Ok(Some(InspectedLane { number, row, head, source, batches }))
     }
 
     /// Gives the blocks of a stream from `from` on, in order, as far as it goes now; a damaged chunk is given as its error.
@@ -626,6 +644,8 @@ impl Drop for Inspection {
 pub struct InspectedLane {
     number: LaneNumber,
     row: LaneRow,
+    head: Seq,
+    source: Option<SourceId>,
     /// Its sealed batches without an ack.
     pub batches: Vec<StoredBatch>,
 }
@@ -641,6 +661,36 @@ impl InspectedLane {
     #[must_use]
     pub fn stream(&self) -> StreamNumber {
         self.row.stream
+    }
+
+    /// Its source.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        self.source.as_ref().map_or("", SourceId::as_str)
+    }
+
+    /// The newest record of its stream.
+    #[must_use]
+    pub fn head(&self) -> Seq {
+        self.head
+    }
+
+    /// The last record that was there before the lane.
+    #[must_use]
+    pub fn start(&self) -> Seq {
+        self.row.start_seq
+    }
+
+    /// The last record that it sealed.
+    #[must_use]
+    pub fn sealed(&self) -> Seq {
+        self.row.sealed_seq
+    }
+
+    /// The number that its next batch gets.
+    #[must_use]
+    pub fn next_batch(&self) -> BatchNumber {
+        self.row.next_batch
     }
 
     /// The last record in front of what has no outcome.
@@ -691,7 +741,7 @@ fn stream_keys(stream: StreamNumber, from: Seq) -> (i64, i64) {
     (chunk_key(stream, from), chunk_key(StreamNumber(stream.0 + 1), Seq(0)) - 1)
 }
 
-fn rfc3339(time: Timestamp) -> String {
+pub(super) fn rfc3339(time: Timestamp) -> String {
     let mut text = String::new();
     crate::record::time::push_rfc3339(time, &mut text);
     text

@@ -10,6 +10,7 @@ use super::apply::Group;
 use super::batches::{StoredBatch, stored_batches};
 use super::chunk::{Encoder, Kind, Label, Stamp};
 use super::error::JournalError;
+use super::finished::Finish;
 use super::letters::{LetterRecord, LetterRow, LettersRoom};
 use super::quota::Pace;
 use super::reader::Readers;
@@ -475,6 +476,8 @@ impl Writer {
         lane.totals.dead_lettered += dead;
         if batch.records > 0 {
             lane.unacked.push_back(batch.unacked(inputs));
+        } else if batch.first_seq <= batch.last_seq {
+            self.remember_finished(transaction, number, &batch.finished(Finish::Empty, 0))?;
         }
         self.write_lane(transaction, number)
     }

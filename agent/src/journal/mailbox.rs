@@ -230,7 +230,7 @@ impl Inspection {
     /// # Errors
     /// When the journal cannot be read.
     pub fn dispositions(&self, letter: Option<i64>) -> Result<Vec<Disposed>, JournalError> {
-        if self.schema()? < 2 {
+        if !self.has_table("dispositions")? {
             return Ok(Vec::new());
         }
         let query =

@@ -17,7 +17,9 @@
 //!
 //! `schema.rs` has them. Records lie in `chunks` (one row of up to 256 KiB of frames, `chunk.rs`), what lanes made of them in
 //! `batches` and `batch_parts`. Nothing changes on every commit but what the commit is about: heads come from the newest
-//! chunk (which therefore always stays), positions from the chunks behind the checkpoint in `positions`.
+//! chunk (which therefore always stays), positions from the chunks behind the checkpoint in `positions`. Two rings are for people
+//! only: `finished` has the newest batches with their outcome (`finished.rs`, `explain.rs`), `dispositions` what somebody decided
+//! about dead letters that are gone (`letters.rs`).
 //!
 //! # Order
 //!
@@ -63,6 +65,8 @@ mod chunk;
 mod claim;
 pub mod config;
 mod error;
+mod explain;
+mod finished;
 mod gaps;
 mod high_water;
 pub mod inspect;
@@ -101,6 +105,10 @@ use tokio::sync::watch;
 pub use appender::{Append, Appender, Pending, Position, SourceLetter};
 pub use batches::{LetterClass, Shown, StoredBatch, Variant};
 pub use error::{AppendError, ChunkError, Disposition, JournalError};
+pub use explain::{
+    ExplainedBatch, ExplainedDisposition, ExplainedLoss, ExplainedRecord, Explanation,
+};
+pub use finished::Finish;
 pub use high_water::QuotaMark;
 pub use lanes::{
     LaneJournal, LaneSpec, OpenedLane, PartEncoder, PartPlace, PendingSeal, PluginState, Seal,

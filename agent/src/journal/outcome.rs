@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::apply::Group;
 use super::batches::{LetterClass, Shown, StoredBatch, stored_batches};
 use super::error::JournalError;
+use super::finished::{Finish, FinishedRow};
 use super::lanes::LaneJournal;
 use super::letters::{LetterRecord, LetterRow};
 use super::state::{UnackedState, part_key};
@@ -90,6 +91,8 @@ pub(super) struct AckOperation {
     pub(super) session: u64,
     pub(super) batch: BatchKey,
     pub(super) identity: String,
+    /// How it ended, where that is remembered.
+    pub(super) finished: Option<FinishedRow>,
     pub(super) letters: Option<(SinkLetters, Reply<()>)>,
     /// Of a replay: records that the destination had before.
     pub(super) already: u64,
@@ -150,11 +153,36 @@ impl LaneJournal {
     pub async fn ack(&self, batch: impl Into<BatchKey>) -> Result<(), JournalError> {
         let (lane, session) = (self.number, self.session);
         let (batch, identity) = (batch.into(), String::new());
-        let operation = AckOperation { lane, session, batch, identity, letters: None, already: 0 };
+        let finished = None;
+        let operation =
+            AckOperation { lane, session, batch, identity, finished, letters: None, already: 0 };
         self.writer.send(Operation::Ack(Box::new(operation)), 0).await
     }
 
-    /// Records durably that a batch was delivered but for these records, which become dead letters.
+    /// The same, and has it remembered for `explain` how that came.
+    ///
+    /// # Errors
+    /// When the journal is closed.
+    pub async fn ack_as(
+        &self,
+        batch: &StoredBatch,
+        finish: Finish,
+        attempts: u32,
+    ) -> Result<(), JournalError> {
+        let operation = AckOperation {
+            lane: self.number,
+            session: self.session,
+            batch: batch.into(),
+            identity: String::new(),
+            finished: Some(batch.finished(finish, attempts)),
+            letters: None,
+            already: 0,
+        };
+        self.writer.send(Operation::Ack(Box::new(operation)), 0).await
+    }
+
+    /// Records durably that a batch was delivered but for these records, which become dead letters. With none, it counts as
+    /// delivered because somebody decided so.
     ///
     /// # Errors
     /// [`JournalError::LettersFull`] or [`JournalError::NoRoom`] when the letters have no room: nothing has changed then, and
@@ -174,11 +202,19 @@ impl LaneJournal {
         already: u64,
     ) -> Result<(), JournalError> {
         let (reply, answer) = oneshot::channel();
+        let finish = match letters.letters.len() as u64 {
+            0 if batch.variant.replay && already < batch.records => Finish::Delivered,
+            0 if batch.variant.replay => Finish::Already,
+            0 => Finish::Accepted,
+            count if count == batch.records => Finish::GivenUp,
+            _ => Finish::Partly,
+        };
         let operation = AckOperation {
             lane: self.number,
             session: self.session,
             batch: batch.into(),
             identity: batch.identity(&self.name),
+            finished: Some(batch.finished(finish, letters.attempts)),
             letters: Some((letters, reply)),
             already,
         };
@@ -250,7 +286,7 @@ impl Writer {
             return self.settle_replay(transaction, group, operation);
         }
         let bytes = operation.letters_bytes();
-        let AckOperation { lane: number, batch: key, identity, letters, .. } = operation;
+        let AckOperation { lane: number, batch: key, identity, finished, letters, .. } = operation;
         let mut given_up = 0;
         if let Some((letters, reply)) = letters {
             let fit = self.make_letters_fit(transaction, bytes, letters.letters.len());
@@ -281,6 +317,9 @@ impl Writer {
             self.execute(transaction, "deleting parts", delete, keys)?;
         }
         self.delete_batch(transaction, number, &key)?;
+        if let Some(finished) = finished {
+            self.remember_finished(transaction, number, &finished)?;
+        }
         self.write_lane(transaction, number)
     }
 

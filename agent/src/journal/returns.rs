@@ -45,7 +45,8 @@ impl Writer {
         operation: AckOperation,
     ) -> Result<(), JournalError> {
         let bytes = operation.letters_bytes();
-        let AckOperation { lane: number, batch: key, identity, letters, already, .. } = operation;
+        let AckOperation { lane: number, batch: key, identity, finished, letters, already, .. } =
+            operation;
         let Some((letters, reply)) = letters else {
             tracing::error!("Ack of a replay without word of its letters, not taken");
             return Ok(());
@@ -66,6 +67,11 @@ impl Writer {
         lane.totals.outputs_delivered += delivered;
         let is_last = lane.replays.front().is_none_or(|next| next.number != done.number);
         self.delete_batch(transaction, number, &key)?;
+        // A part of a batch covers a range that others stand in, too: only what was one batch is told as such.
+        let is_whole = !identity.contains("/r");
+        if let Some(finished) = finished.filter(|_| is_whole) {
+            self.remember_finished(transaction, number, &finished)?;
+        }
         let class = if given_up > 0 { letters.class.as_str() } else { "" };
         let count = "UPDATE replays SET delivered = delivered + ?3, already = already + ?4,
                         returned = returned + ?5, class = CASE ?6 WHEN '' THEN class ELSE ?6 END

@@ -185,6 +185,20 @@ const MIGRATIONS: &[&str] = &[
         at INTEGER NOT NULL,
         note TEXT
     );
+
+    -- batches with their outcome, the newest of them, for people; batch: EPOCH/bNUMBER and what stands behind it
+    CREATE TABLE finished (
+        id INTEGER PRIMARY KEY,
+        lane INTEGER NOT NULL,
+        batch TEXT NOT NULL,
+        first_seq INTEGER NOT NULL,
+        last_seq INTEGER NOT NULL,
+        records INTEGER NOT NULL,
+        finish TEXT NOT NULL,
+        attempts INTEGER NOT NULL,
+        sealed_at INTEGER NOT NULL,
+        at INTEGER NOT NULL
+    );
     ",
 ];
 

@@ -1,6 +1,7 @@
 //! Part tests on a real database in a directory of their own.
 
 mod drive;
+mod explained;
 mod faults;
 mod foreign;
 mod full;

@@ -14,12 +14,13 @@ use super::error::LaneError;
 use super::replay::goes_while_held;
 use super::retry::{Decision, Rules, Trial, decide, decide_replay};
 use super::served::Served;
-use super::status::{LaneState, LaneStatus, SEAL_CAUSES};
+use super::status::{Attempt, LaneState, LaneStatus, SEAL_CAUSES};
 use super::storm::Breaker;
-use crate::clock::{SharedClock, Timestamp};
+use crate::clock::{Monotonic, SharedClock, Timestamp};
 use crate::error_chain::Chain;
 use crate::journal::{
-    BatchKey, JournalError, LaneJournal, LetterClass, LetterRecord, SinkLetters, StoredBatch,
+    BatchKey, Finish, JournalError, LaneJournal, LetterClass, LetterRecord, SinkLetters,
+    StoredBatch,
 };
 use crate::limits::LETTERS_ACK_BYTES_MAX;
 use crate::record::batch::{LanePlace, SealedBatch};
@@ -145,7 +146,10 @@ impl Deliverer {
                     self.wait(&mut current, pause, probe, hold).await?
                 }
                 Step::GiveUp(given_up) => self.give_up(&current, given_up).await?,
-                Step::End(settled) => return Ok(settled),
+                Step::End(settled) => {
+                    self.status.batch_is_over();
+                    return Ok(settled);
+                }
             };
         }
     }
@@ -189,14 +193,19 @@ impl Deliverer {
         }
         current.trial.begin(self.clock.now());
         let throttle = self.sink.throttle();
+        let begun = self.clock.monotonic();
         let attempt = self.sink.deliver(&current.sealed, current.trial.attempts);
-        match within(self.rules.retry.attempt_timeout, &throttle, attempt).await {
+        let result = within(self.rules.retry.attempt_timeout, &throttle, attempt).await;
+        self.attempted(current, begun, result.as_ref().err());
+        match result {
             Ok(delivered) if delivered.refused.is_empty() => {
                 if current.batch.variant.replay {
                     let already = delivered.already;
                     self.acknowledge(current, LetterClass::Rejected, Vec::new(), already).await?;
                 } else {
-                    self.lane.ack(current.batch).await?;
+                    let had_all = delivered.already >= current.batch.records;
+                    let finish = if had_all { Finish::Already } else { Finish::Delivered };
+                    self.lane.ack_as(current.batch, finish, current.trial.attempts).await?;
                     self.breaker().note(self.clock.monotonic(), current.batch.records, 0);
                 }
                 self.count_served();
@@ -218,6 +227,15 @@ impl Deliverer {
             }
             Err(error) => self.failed(current, &error).await,
         }
+    }
+
+    /// Shows how an attempt went.
+    fn attempted(&self, current: &Current<'_>, begun: Monotonic, error: Option<&SinkError>) {
+        let Trial { attempts, last_at, .. } = current.trial;
+        let failure = error.map(|error| (error.class, Chain(error).to_string()));
+        let took = self.clock.monotonic().since(begun);
+        let attempt = Attempt { at: last_at, took, failure };
+        self.status.attempted(&current.sealed.facts.identity(), attempts, attempt);
     }
 
     /// Decides after a failed attempt or probe, and says so.

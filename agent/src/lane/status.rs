@@ -1,11 +1,13 @@
 //! How a lane is, for status, metrics and readiness. Written by the lane, read by anybody.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{Clock, Monotonic, Timestamp};
 use crate::journal::LetterClass;
+use crate::limits::ATTEMPTS_SHOWN_MAX;
 use crate::sinks::{Class, Delivered, Throttle};
 
 /// What a lane is doing.
@@ -155,12 +157,35 @@ pub fn class_index(class: Class) -> usize {
     }
 }
 
+/// The batch that a lane is sending, and how its latest attempts went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CurrentBatch {
+    /// Its identity.
+    pub identity: String,
+    /// Attempts of this session.
+    pub attempts: u32,
+    /// The latest of them, at most [`ATTEMPTS_SHOWN_MAX`], the oldest first.
+    pub recent: VecDeque<Attempt>,
+}
+
+/// An attempt that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// When it began.
+    pub at: Timestamp,
+    /// How long it took, with the waits for a limiter.
+    pub took: Duration,
+    /// What the sink saw, if it failed.
+    pub failure: Option<(Class, String)>,
+}
+
 /// The shared face of one lane.
 #[derive(Debug)]
 pub struct LaneStatus {
     state: Mutex<LaneState>,
     /// The time that earlier sessions have waited for the limiter, and the way of this one to it.
     limited: Mutex<(Duration, Throttle)>,
+    batch: Mutex<Option<CurrentBatch>>,
     /// Counters.
     pub counters: LaneCounters,
     pub(super) letters_said: LettersSaid,
@@ -171,6 +196,7 @@ impl Default for LaneStatus {
         Self {
             state: Mutex::new(LaneState::Starting),
             limited: Mutex::default(),
+            batch: Mutex::default(),
             counters: LaneCounters::default(),
             letters_said: LettersSaid::default(),
         }
@@ -217,6 +243,34 @@ impl LaneStatus {
     #[must_use]
     pub fn state(&self) -> LaneState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The batch that the lane is sending, once an attempt with it has ended.
+    #[must_use]
+    pub fn batch(&self) -> Option<CurrentBatch> {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// An attempt has ended.
+    pub(super) fn attempted(&self, identity: &str, attempts: u32, attempt: Attempt) {
+        let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = batch.take().filter(|known| known.identity == identity);
+        let mut current = known.unwrap_or_else(|| CurrentBatch {
+            identity: identity.to_owned(),
+            attempts: 0,
+            recent: VecDeque::new(),
+        });
+        current.attempts = attempts;
+        current.recent.push_back(attempt);
+        if current.recent.len() > ATTEMPTS_SHOWN_MAX {
+            current.recent.pop_front();
+        }
+        *batch = Some(current);
+    }
+
+    /// The batch has its outcome, or is another from now on.
+    pub(super) fn batch_is_over(&self) {
+        *self.batch.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// For how long the lane has waited for its limiter.

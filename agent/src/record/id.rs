@@ -294,6 +294,90 @@ impl RecordIdentity {
     }
 }
 
+/// The identity of a record or batch, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordId {
+    /// The lane.
+    pub lane: LaneName,
+    /// The run that appended the record, or sealed the batch.
+    pub epoch: Epoch,
+    /// What stands behind the run, without the numbers of splits.
+    pub place: RecordPlace,
+    text: String,
+}
+
+/// What an identity names within a lane and run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordPlace {
+    /// A record that a source handed in, or a part of it.
+    Seq(Seq),
+    /// What the tick of this batch made.
+    Tick(BatchNumber),
+    /// A batch.
+    Batch(BatchNumber),
+}
+
+/// Why a text is no identity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{0}\" is no identity: that of a record is AGENT/SOURCE/PIPELINE/SINK/EPOCH/SEQ, with .N for each split, such as gw/sensors/telemetry/cloud/00001abcde/42 or …/42.0; that of a batch ends in EPOCH/bNUMBER"
+)]
+pub struct RecordIdError(String);
+
+impl FromStr for RecordId {
+    type Err = RecordIdError;
+
+    fn from_str(text: &str) -> Result<Self, RecordIdError> {
+        let parsed = || {
+            // What a replay stands behind a batch's number, `/rN`, belongs to the number.
+            let (front, last) = match text.rsplit_once('/')? {
+                (front, replay) if replay.starts_with('r') => {
+                    let (front, number) = front.rsplit_once('/')?;
+                    (front, number)
+                }
+                parts => parts,
+            };
+            let (lane, epoch) = front.rsplit_once('/')?;
+            let is_epoch = epoch.len() == 2 * Epoch::BYTES
+                && epoch.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+            if !is_epoch || lane.split('/').count() != 4 || lane.split('/').any(str::is_empty) {
+                return None;
+            }
+            let (main, splits) = last.split_once('.').unwrap_or((last, "0"));
+            let is_number =
+                |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            // A repaired record has `~N` behind it.
+            let (main, repair) = main.split_once('~').unwrap_or((main, "0"));
+            let splits_good = splits.split('.').all(|part| {
+                let (part, repair) = part.split_once('~').unwrap_or((part, "0"));
+                is_number(part) && is_number(repair)
+            });
+            let digits = main.trim_start_matches(['t', 'b']);
+            if !splits_good || !is_number(repair) || !is_number(digits) {
+                return None;
+            }
+            let number: u64 = digits.parse().ok()?;
+            // As much as the keys of the journal have room for.
+            let place = match main.len() - digits.len() {
+                0 if number < 1 << 47 => RecordPlace::Seq(Seq(number)),
+                0 | 1 if number >= 1 << 36 => return None,
+                1 if main.starts_with('t') => RecordPlace::Tick(BatchNumber(number)),
+                1 => RecordPlace::Batch(BatchNumber(number)),
+                _ => return None,
+            };
+            let (lane, epoch) = (LaneName::stored(lane), epoch.parse().ok()?);
+            Some(Self { lane, epoch, place, text: text.to_owned() })
+        };
+        parsed().ok_or_else(|| RecordIdError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,6 +393,43 @@ mod tests {
         assert_eq!(Name::made_to_fit("gw.plant-7.example").as_str(), "gw-plant-7-example");
         assert_eq!(Name::made_to_fit("--ü").as_str(), "agent");
         assert!(Name::made_to_fit(&"é9".repeat(80)).as_str().parse::<Name>().is_ok());
+    }
+
+    #[test]
+    fn identities_are_taken_apart_and_others_are_refused() {
+        let parsed = |text: &str| text.parse::<RecordId>();
+        let lane = "gw/s/p/k~2";
+        for (rest, place) in [
+            ("42", RecordPlace::Seq(Seq(42))),
+            ("42.0.300", RecordPlace::Seq(Seq(42))),
+            ("42~1", RecordPlace::Seq(Seq(42))),
+            ("42.0~1", RecordPlace::Seq(Seq(42))),
+            ("t7.1", RecordPlace::Tick(BatchNumber(7))),
+            ("b7", RecordPlace::Batch(BatchNumber(7))),
+            ("b7.0.1", RecordPlace::Batch(BatchNumber(7))),
+            ("b7/r2", RecordPlace::Batch(BatchNumber(7))),
+        ] {
+            let text = format!("{lane}/00001abcde/{rest}");
+            let id = parsed(&text).unwrap();
+            assert_eq!((id.place, id.lane.as_str(), id.to_string()), (place, lane, text.clone()));
+            assert_eq!(id.epoch, Epoch::new(1, 0xabcde));
+        }
+        for bad in [
+            "",
+            "42",
+            "gw/s/p/k/42",
+            "gw/s/p/00001abcde/42",
+            "gw/s/p/k/00001ABCDE/42",
+            "gw/s/p/k/00001abcde/",
+            "gw/s/p/k/00001abcde/x42",
+            "gw/s/p/k/00001abcde/42.",
+            "gw/s/p/k/00001abcde/tb7",
+            "gw/s//k/00001abcde/42",
+            "gw/s/p/k/00001abcde/140737488355328",
+            "gw/s/p/k/00001abcde/b68719476736",
+        ] {
+            assert!(parsed(bad).unwrap_err().to_string().contains("EPOCH/SEQ"), "{bad}");
+        }
     }
 
     #[test]

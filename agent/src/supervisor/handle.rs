@@ -218,6 +218,7 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
         not_taken,
         outputs_delivered,
         batches_sealed: journal.map_or(0, |lane| lane.batches),
+        batch: entry.status.batch(),
         records_already: count(records_already),
         records_reordered: count(records_reordered),
         records_resent: count(records_resent),

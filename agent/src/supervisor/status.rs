@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::journal::{SalvageReport, Snapshot, StartCase};
-use crate::lane::status::{HOLD_CAUSES, LaneState};
+use crate::lane::status::{CurrentBatch, HOLD_CAUSES, LaneState};
 use crate::record::id::{AgentId, Epoch, PipelineId, SinkId, SourceId, TransformId};
 
 /// The whole agent.
@@ -123,6 +123,8 @@ pub struct LaneView {
     pub outputs_delivered: u64,
     /// Batches that are sealed and not acked.
     pub batches_sealed: u64,
+    /// The batch that it is sending, once an attempt with it has ended.
+    pub batch: Option<CurrentBatch>,
     /// Records that the destination had already.
     pub records_already: u64,
     /// Records stored behind one that failed at first.

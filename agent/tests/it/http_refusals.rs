@@ -44,6 +44,33 @@ fn d_13_a_batch_with_a_bad_record_is_cut_until_only_that_is_refused() {
 }
 
 #[test]
+fn d_13_cut_batches_find_each_of_many_bad_records_in_at_most_20_requests() {
+    const COUNT: u64 = 5000;
+    let server =
+        Server::start(
+            |sent| {
+                if holds(sent, is_bad) { answer(400, &[], "bad") } else { status(200) }
+            },
+        );
+    let home = home(&server.url("/in"), FAST, COUNT);
+    let summary = home.run_once();
+    let counts = (&summary["delivered"], &summary["dead_lettered"]);
+    assert_eq!(counts, (&4950.into(), &50.into()), "{summary}");
+    let requests = bodies(&server);
+    let taken = requests.iter().filter(|sent| !holds(sent, is_bad)).flat_map(seqs);
+    assert!(taken.eq((0..COUNT).filter(|seq| !is_bad(*seq))));
+    eprintln!("{} requests for 50 bad records among {COUNT}", requests.len());
+    assert!(requests.len() <= 20 * 50, "{}", requests.len());
+    let journal = rusqlite::Connection::open(home.path("data/journal.db")).unwrap();
+    let mut letters = journal.prepare("SELECT payload FROM dead_letters ORDER BY id").unwrap();
+    let payloads = letters.query_map([], |row| row.get::<_, Vec<u8>>(0)).unwrap();
+    let seq = |payload: Vec<u8>| serde_json::from_slice::<serde_json::Value>(&payload).unwrap();
+    let found: Vec<u64> =
+        payloads.map(|payload| seq(payload.unwrap())["seq"].as_u64().unwrap()).collect();
+    assert!(found.iter().copied().eq((0..COUNT).filter(|seq| is_bad(*seq))), "{found:?}");
+}
+
+#[test]
 fn d_13_a_record_that_always_fails_costs_its_budget_and_nobody_else() {
     let server = Server::start(|sent| status(if holds(sent, |seq| seq == 17) { 500 } else { 200 }));
     let keys = "retry = { backoff = \"10ms\", backoff_max = \"100ms\", budget = \"1s\" }\n\

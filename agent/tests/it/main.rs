@@ -14,6 +14,8 @@ mod cli;
 mod config;
 /// SIGKILL at random moments.
 mod crash;
+/// What became of one record.
+mod explain;
 /// An end between two given steps.
 mod failpoints;
 /// A volume without a byte left, and a journal that was emptied.
@@ -22,10 +24,14 @@ mod full_disk;
 mod http;
 /// What an HTTP endpoint refuses, and where it goes.
 mod http_refusals;
+/// JetStream servers that end, go lame, change leaders, forget streams and identities.
+mod jetstream;
 /// Damaged journals, and the commands that look into one.
 mod journal;
 /// Orders to a running agent, and what an operator sees of dead letters and holds.
 mod operator;
+/// All destinations away for a while.
+mod outage;
 /// Whole pipelines through the real binary.
 mod pipeline;
 /// Power cuts of the whole agent, rebuilt from its system calls.

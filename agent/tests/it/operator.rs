@@ -7,7 +7,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use super::support::agent::{Home, files_below};
+use super::support::agent::{Agent, Home, files_below};
 use super::support::http::{Server, status};
 use super::support::{LONG, wait_for};
 
@@ -20,14 +20,14 @@ fn stderr(output: &Output) -> String {
 }
 
 /// Runs a command that must succeed; gives what it prints.
-fn done(home: &Home, arguments: &[&str]) -> String {
+pub(crate) fn done(home: &Home, arguments: &[&str]) -> String {
     let output = home.output(arguments);
     assert!(output.status.success(), "{arguments:?}: {}{}", stdout(&output), stderr(&output));
     stdout(&output)
 }
 
 /// Runs a command that must fail with this code; gives what it says.
-fn failed(home: &Home, code: i32, arguments: &[&str]) -> String {
+pub(crate) fn failed(home: &Home, code: i32, arguments: &[&str]) -> String {
     let output = home.output(arguments);
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}{said}", stdout(&output));
@@ -39,7 +39,7 @@ fn json_lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn append(home: &Home, lines: impl IntoIterator<Item = String>) {
+pub(crate) fn append(home: &Home, lines: impl IntoIterator<Item = String>) {
     let mut file =
         std::fs::File::options().append(true).create(true).open(home.path("in")).unwrap();
     for line in lines {
@@ -55,7 +55,7 @@ fn lines(home: &Home, folder: &str) -> Vec<String> {
     texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-fn lane(home: &Home, sink: &str) -> Option<Value> {
+pub(crate) fn lane(home: &Home, sink: &str) -> Option<Value> {
     let status = home.status()?;
     status["lanes"].as_array()?.iter().find(|lane| lane["sink"] == sink).cloned()
 }
@@ -235,7 +235,15 @@ fn orders_over_tcp_are_refused_and_too_many_at_once_too() {
 }
 
 /// A lane that holds for a conflict: a batch of three records under whose name lies another file.
-fn conflict() -> (Home, super::support::agent::Agent, PathBuf) {
+fn conflict() -> (Home, Agent, PathBuf) {
+    let (home, agent, file) = conflict_with("somebody else's\n");
+    let lane = wait_for_cause(&home, "out", "conflict");
+    assert_eq!(lane["queued"], 3);
+    (home, agent, file)
+}
+
+/// A lane whose first batch, of the lines one, two and three, finds a file with this content under its name.
+pub(crate) fn conflict_with(content: &str) -> (Home, Agent, PathBuf) {
     let home = Home::new(
         r#"
         [agent]
@@ -266,14 +274,12 @@ fn conflict() -> (Home, super::support::agent::Agent, PathBuf) {
     let name = PathBuf::from(fixed["name"].as_str().unwrap());
     let file = home.path("other/out").join(&name);
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    std::fs::write(&file, "somebody else's\n").unwrap();
+    std::fs::write(&file, content).unwrap();
     std::fs::rename(home.path("other"), home.path("mount")).unwrap();
-    let lane = wait_for_cause(&home, "out", "conflict");
-    assert_eq!(lane["queued"], 3);
     (home, agent, PathBuf::from("mount/out").join(name))
 }
 
-fn settled(home: &Home) -> Value {
+pub(crate) fn settled(home: &Home) -> Value {
     wait_for("the outcome", LONG, || lane(home, "out").filter(|lane| lane["queued"] == 0))
 }
 

@@ -46,8 +46,7 @@ fn settled(home: &Home, dead_lettered: u64) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn d_10_what_was_over_max_payload_is_stored_once_when_the_limit_is_raised() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("server.conf"), "max_payload: 65536").unwrap();
-    let server = nats::Server::start_in(directory, 0);
+    let server = nats::Server::start_with(directory, 0, "max_payload: 65536\n");
     server.make_stream("EDGE", "edge.>").await;
     let home = Home::new(&format!(
         r#"
@@ -88,8 +87,7 @@ async fn d_10_what_was_over_max_payload_is_stored_once_when_the_limit_is_raised(
     let ids = |letters: &[Value]| letters.iter().map(|l| l["record"].clone()).collect::<Vec<_>>();
     assert_eq!((ids(&again), &again[0]["attempts"]), (ids(&before), &2.into()));
     let (port, directory) = server.end();
-    std::fs::write(directory.path().join("server.conf"), "max_payload: 1MB").unwrap();
-    let server = nats::Server::start_in(directory, port);
+    let server = nats::Server::start_with(directory, port, "max_payload: 1MB\n");
     wait_for("the lane", LONG, || {
         let outcomes = replay(&home, &["--all"]);
         (outcomes.0 == Some(0)).then_some(())

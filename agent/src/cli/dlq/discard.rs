@@ -207,7 +207,6 @@ fn by_ourselves(args: &Args, ids: &[i64], bar: &indicatif::ProgressBar) -> anyho
             bar.set_position(discarded);
         }
         journal.close().await.context("cannot close the journal")?;
-        tracing::info!(discarded, "Dead letters are discarded");
         anyhow::Ok(discarded)
     })
 }

@@ -131,14 +131,26 @@ fn excerpt(payload: &[u8]) -> String {
     let shown = &payload[..payload.len().min(EXCERPT_BYTES)];
     let more = if payload.len() > shown.len() { " …" } else { "" };
     match std::str::from_utf8(shown) {
-        Ok(shown) => format!("  {}{more}\n", shown.escape_debug()),
+        Ok(shown) => format!("  {}{more}\n", escaped(shown)),
         // Cut within a character.
         Err(error) if error.error_len().is_none() => {
             let (good, _) = shown.split_at(error.valid_up_to());
-            format!("  {}{more}\n", String::from_utf8_lossy(good).escape_debug())
+            format!("  {}{more}\n", escaped(&String::from_utf8_lossy(good)))
         }
         Err(_) => format!("  base64 {}{more}\n", STANDARD.encode(shown)),
     }
+}
+
+/// What a terminal would obey or not show is escaped; quotes, of which JSON is full, are not.
+fn escaped(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '"' | '\'' => shown.push(character),
+            other => shown.extend(other.escape_debug()),
+        }
+    }
+    shown
 }
 
 fn next(letter: &Letter) -> String {
@@ -180,7 +192,7 @@ mod tests {
 
     #[test]
     fn an_excerpt_cannot_steer_the_terminal_and_is_cut_between_characters() {
-        assert_eq!(excerpt(b"a\x1b[2J\nb"), "  a\\u{1b}[2J\\nb\n");
+        assert_eq!(excerpt(b"a\"\x1b[2J\nb"), "  a\"\\u{1b}[2J\\nb\n");
         let long = "ä".repeat(400);
         let shown = excerpt(format!("x{long}").as_bytes());
         assert!(shown.ends_with("ä …\n") && !shown.contains("base64"), "{shown}");

@@ -115,7 +115,7 @@ fn cause_words(cause: &str) -> (Grade, &'static str, &'static str, &'static str)
         "paused" => (
             Grade::Delayed,
             "PAUSED",
-            "it is paused, as somebody asked",
+            "it is paused",
             "nothing is lost, and `waystation resume LANE` ends that",
         ),
         "conflict" => (

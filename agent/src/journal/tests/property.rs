@@ -5,6 +5,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::drive::{Driver, operation, scratch};
 use super::model::Model;
 use super::*;
+use crate::units::ByteSize;
 
 /// A number that the environment may set, as the full run does.
 pub(super) fn size(name: &str, default: u32) -> u32 {
@@ -21,10 +22,12 @@ fn any_sequence_of_operations_leaves_what_the_model_says() {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
     let operations = proptest::collection::vec(operation(true), length);
+    // Far more than what is appended, and little to allocate anew at each of thousands of starts.
+    let journal = JournalConfig { max_bytes: ByteSize(16 << 20), ..JournalConfig::default() };
     let result = runner.run(&operations, |operations| {
         runtime.block_on(async {
             let dir = scratch();
-            let mut driver = Driver::new(dir.path(), JournalConfig::default(), Model::default());
+            let mut driver = Driver::new(dir.path(), journal.clone(), Model::default());
             driver.open().unwrap();
             for operation in &operations {
                 driver.apply(operation).await.unwrap();

@@ -249,6 +249,26 @@ async fn d_14_the_backoff_begins_anew_after_a_delivery_and_never_passes_its_cap(
 }
 
 #[tokio::test(start_paused = true)]
+async fn d_12_a_stream_that_is_missing_for_30_s_is_tried_at_most_10_times_and_gets_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    // The server is there, so that each probe succeeds; nobody takes the subject.
+    let world = World::new(|world, offer| match offer.at.as_secs() {
+        0..30 => refuse(Class::Unreachable, "no responders"),
+        _ => world.take(offer),
+    });
+    let site = Site::new(dir.path(), world).await;
+    site.append(0..100, 0).await;
+    site.drain().await;
+    let offers = site.world.offers.lock().unwrap().clone();
+    let early = offers.iter().filter(|(.., at)| at.as_secs() < 30).count();
+    println!("{early} tries in 30 s of {offers:?}");
+    assert!((5..=10).contains(&early), "{offers:?}");
+    assert_eq!(site.world.numbers(), (0..100).collect::<Vec<_>>());
+    let (totals, queued) = site.close().await;
+    assert_eq!((totals.delivered, totals.dead_lettered, queued), (100, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn d_14_accepting_a_connection_and_closing_it_sets_no_backoff_back() {
     // Probes succeed and attempts fail: only a confirmed delivery counts.
     let dir = tempfile::tempdir().unwrap();

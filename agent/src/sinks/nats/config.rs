@@ -19,7 +19,8 @@ pub struct NatsSinkConfig {
     /// `tls`: whom to trust and what to show; default: TLS when the server or its URL asks for it, with the authorities of the
     /// host and of `net.ca`. With it nothing is sent without TLS.
     pub tls: Option<TlsConfig>,
-    /// `publish_window`: publishes without an answer yet; default 64, 1 to 4096.
+    /// `publish_window`: publishes without an answer yet; default 64, 1 to 4096. There are never more of
+    /// them than records in a batch.
     pub publish_window: u16,
     /// `order`, default `"window"`.
     pub order: Order,

@@ -426,12 +426,14 @@ async fn check(
     });
     let (refused, there) = checked.await.map_err(died)??;
     progress.forget_refused();
-    for index in there {
-        progress.found(index);
-    }
     for (index, reason) in refused {
         progress.refuse(index, reason);
     }
+    for index in there {
+        progress.confirm(index, true);
+    }
+    // An earlier attempt has stored them, perhaps behind one that it has not.
+    progress.settle();
     progress.checked_for = Some(checked_for);
     Ok(())
 }

@@ -29,6 +29,8 @@ pub(super) struct Progress {
     /// Confirmed in the attempt that runs, in the order of their answers.
     fresh: Vec<usize>,
     refused: BTreeMap<usize, String>,
+    /// The first record that the attempt that runs has stored.
+    stored_from: Option<usize>,
     /// Since when something was asked of which nothing was heard.
     unknown_since: Option<Monotonic>,
     /// For which bounds every record was checked.
@@ -58,6 +60,7 @@ impl Progress {
             records: vec![Known::Open; records],
             fresh: Vec::new(),
             refused: BTreeMap::new(),
+            stored_from: None,
             unknown_since: None,
             checked_for: None,
             looked: false,
@@ -100,15 +103,17 @@ impl Progress {
             && *known != Known::Confirmed
         {
             *known = Known::Confirmed;
-            self.fresh.push(index);
             self.already += u64::from(duplicate);
+            if !duplicate {
+                self.stored_from = self.stored_from.or(Some(index));
+            } else if self.stored_from.is_some_and(|first| first < index) {
+                // An earlier attempt had it stored, and not that one. The client may send in a new session what it could not
+                // write in the one before, and what it had written there last is gone.
+                self.reordered += 1;
+                return;
+            }
+            self.fresh.push(index);
         }
-    }
-
-    /// A lookup has found the record: it was stored by an earlier attempt.
-    pub(super) fn found(&mut self, index: usize) {
-        self.confirm(index, true);
-        self.fresh.retain(|fresh| *fresh != index);
     }
 
     pub(super) fn refuse(&mut self, index: usize, reason: String) {
@@ -170,6 +175,7 @@ impl Progress {
             self.reordered += behind as u64;
         }
         self.fresh.clear();
+        self.stored_from = None;
     }
 }
 
@@ -191,6 +197,22 @@ mod tests {
         progress.confirm(9, false);
         progress.settle();
         assert_eq!((progress.reordered, progress.already, progress.is_complete()), (1, 1, true));
+    }
+
+    #[test]
+    fn a_repeat_behind_what_is_stored_only_now_was_reordered() {
+        let mut progress = Progress::new("b".to_owned(), 6);
+        progress.confirm(0, true);
+        progress.confirm(1, false);
+        progress.confirm(2, false);
+        progress.confirm(3, true);
+        progress.settle();
+        assert_eq!((progress.reordered, progress.already), (1, 2));
+        // Another attempt stores nothing in front of it.
+        progress.confirm(4, true);
+        progress.confirm(5, false);
+        progress.settle();
+        assert_eq!((progress.reordered, progress.already, progress.is_complete()), (1, 3, true));
     }
 
     #[test]

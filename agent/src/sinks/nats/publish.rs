@@ -2,6 +2,11 @@
 //!
 //! At the first refusal or silence nothing more is sent, the outstanding answers are waited for, and the error of the
 //! foremost record is reported. The next attempt sends what is not confirmed.
+//!
+//! The window ends with its batch: the last answers are waited for before the next batch begins. Running on into that would
+//! leave parts of several batches under way when one fails, and gain little. Over a link of 20 ms each way, batches of 1000
+//! records (the default) go at 0.98 of the rate of a window that is never emptied, batches of 100 at 0.81 (`cargo xtask bench
+//! delivery`). Whoever wants more of a slow link takes larger batches, and a larger window.
 
 use std::future::IntoFuture as _;
 use std::time::Duration;

@@ -9,10 +9,10 @@ use futures_util::StreamExt as _;
 use rustix::process::{Pid, Signal, kill_process};
 
 mod lookups;
+mod renewals;
 
 use super::*;
 use crate::backoff::{Backoff, Jitter};
-use crate::net::certificates::{Authority, replace};
 use crate::record::{Headers, HeadersBuffer};
 use crate::sinks::config::GiveUp;
 use crate::sinks::tests::{batch, batch_of, facts};
@@ -38,11 +38,8 @@ impl Server {
         let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/nats-server");
         let file = folder.join("server.conf");
         std::fs::write(&file, config).unwrap();
-        // A server with an operator wants a system account for JetStream; the test that has one needs none.
-        let jetstream = (!config.contains("operator")).then_some("-js");
         Command::new(&binary)
-            .args(["-a", "127.0.0.1", "-p", port])
-            .args(jetstream)
+            .args(["-a", "127.0.0.1", "-js", "-p", port])
             .arg("-sd")
             .arg(folder)
             .arg("--ports_file_dir")
@@ -489,69 +486,6 @@ async fn a_missing_permission_and_missing_credentials_are_unreachable() {
     assert_eq!(error.reason, format!("not connected to NATS: {expected}"));
 }
 
-/// A JWT as NATS wants it: signed by `issuer`, about `subject`.
-fn jwt(issuer: &nkeys::KeyPair, subject: &nkeys::KeyPair, nats: &serde_json::Value) -> String {
-    use base64::Engine as _;
-    use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-
-    let part = |value: serde_json::Value| BASE64.encode(value.to_string());
-    let claims = serde_json::json!({
-        "jti": subject.public_key(), "iat": 1_700_000_000, "name": "test",
-        "iss": issuer.public_key(), "sub": subject.public_key(), "nats": nats,
-    });
-    let head = part(serde_json::json!({"typ": "JWT", "alg": "ed25519-nkey"}));
-    let signed = format!("{head}.{}", part(claims));
-    let signature = issuer.sign(signed.as_bytes()).unwrap();
-    format!("{signed}.{}", BASE64.encode(signature))
-}
-
-fn credentials(account: &nkeys::KeyPair) -> String {
-    let user = nkeys::KeyPair::new_user();
-    let nats = serde_json::json!({
-        "type": "user", "version": 2, "pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1,
-    });
-    let jwt = jwt(account, &user, &nats);
-    let seed = user.seed().unwrap();
-    format!(
-        "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n\
-         -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
-    )
-}
-
-#[tokio::test]
-async fn credentials_that_are_replaced_are_taken_up_without_a_restart() {
-    let (operator, account) = (nkeys::KeyPair::new_operator(), nkeys::KeyPair::new_account());
-    let of_operator = serde_json::json!({"type": "operator", "version": 2});
-    let of_operator = jwt(&operator, &operator, &of_operator);
-    let limits = serde_json::json!({
-        "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true,
-        "conn": -1, "leaf": -1,
-    });
-    let of_account = serde_json::json!({"type": "account", "version": 2, "limits": limits});
-    let of_account = jwt(&operator, &account, &of_account);
-    let config = format!(
-        "operator: \"{of_operator}\"\nresolver: MEMORY\nresolver_preload: {{ {}: \"{of_account}\" }}\n",
-        account.public_key()
-    );
-    let server = Server::start(&config).await;
-    let file = server.folder.path().join("cloud.creds");
-    let secret = crate::secret::Secret::File(file.clone());
-    let builder = server.builder(|config, _| config.credentials = Some(secret.clone()));
-    let error = builder.build().probe().await.unwrap_err();
-    let path = file.display();
-    let expected =
-        format!("not connected to NATS: the credentials in {path} cannot be read: No such");
-    assert!(error.reason.starts_with(&expected), "{error}");
-    std::fs::write(&file, credentials(&nkeys::KeyPair::new_account())).unwrap();
-    let link = NatsLink::start(&[server.url()], Some(secret), None, "test").await.unwrap();
-    let mut state = link.watch();
-    let refused = state.wait_for(|state| state.last_error.is_some()).await.unwrap().clone();
-    assert!(!refused.connected);
-    assert!(refused.last_error.unwrap().contains("authorization"));
-    std::fs::write(&file, credentials(&account)).unwrap();
-    assert!(link.wait_connected(Duration::from_secs(20)).await.connected);
-}
-
 #[tokio::test]
 async fn a_cut_off_attempt_is_gone_on_with() {
     let server = Server::start("").await;
@@ -572,56 +506,4 @@ async fn a_cut_off_attempt_is_gone_on_with() {
     assert!(attempt > 1);
     assert_eq!(delivered.records, 5_000);
     assert_eq!(stored(&context).await.len(), 5_000);
-}
-
-/// The certificate that the server wants comes late, in two steps, to files that are there already: the sink connects by
-/// itself when the pair is whole, and says until then what is wrong.
-#[tokio::test]
-async fn d_15_a_client_certificate_that_is_replaced_is_taken_up() {
-    use crate::error_chain::Chain;
-    use crate::net::config::{IdentityFiles, TlsConfig};
-
-    let (authority, foreign) = (Authority::new(), Authority::new());
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    let (own, wrong, right) = (authority.pair(), foreign.pair(), authority.pair());
-    for (name, content) in [
-        ("ca", &authority.pem),
-        ("server.crt", &own.certificate),
-        ("server.key", &own.key),
-        ("client.crt", &wrong.certificate),
-        ("client.key", &wrong.key),
-    ] {
-        replace(&path(name), content);
-    }
-    let file = |name: &str| path(name).display().to_string();
-    let server = Server::start(&format!(
-        "tls {{ cert_file: \"{}\", key_file: \"{}\", ca_file: \"{}\", verify: true }}",
-        file("server.crt"),
-        file("server.key"),
-        file("ca"),
-    ))
-    .await;
-    let files = IdentityFiles { certificate: path("client.crt"), key: path("client.key") };
-    let tls = TlsConfig { ca: Some(path("ca")), identity: Some(files) };
-    let builder = server.builder(|config, _| {
-        config.tls = Some(tls.clone());
-        config.stream = None;
-    });
-    let mut sink = builder.build();
-    let error = sink.probe().await.unwrap_err();
-    assert_eq!(error.class, Class::Unreachable, "{error}");
-    // Half of the new pair changes nothing: what goes on being refused is the old one.
-    replace(&path("client.crt"), &right.certificate);
-    let error = sink.probe().await.unwrap_err();
-    assert_eq!(error.class, Class::Unreachable, "{}", Chain(&error));
-    replace(&path("client.key"), &right.key);
-    for _ in 0..30 {
-        match sink.probe().await {
-            Ok(()) => return,
-            Err(error) => assert_eq!(error.class, Class::Unreachable, "{}", Chain(&error)),
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    panic!("the new pair is not taken up");
 }

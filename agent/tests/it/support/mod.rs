@@ -2,8 +2,10 @@
 
 pub(crate) mod agent;
 pub(crate) mod certificates;
+pub(crate) mod cluster;
 pub(crate) mod http;
 pub(crate) mod nats;
+pub(crate) mod proxy;
 pub(crate) mod sensors;
 
 use std::path::{Path, PathBuf};

@@ -1,68 +1,13 @@
 //! Lost answers, cut connections and restarts, with the server behind a proxy that fails on purpose.
 
-use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// Passes bytes between clients and the server, swallows what the server says, or cuts and lets nobody in.
-struct Proxy {
-    port: u16,
-    swallows: Arc<AtomicBool>,
-    is_down: Arc<AtomicBool>,
-    sockets: Arc<Mutex<Vec<TcpStream>>>,
-}
+#[path = "../../../../tests/it/support/proxy.rs"]
+mod proxy;
 
-impl Proxy {
-    fn start(server: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let proxy = Self {
-            port: listener.local_addr().unwrap().port(),
-            swallows: Arc::default(),
-            is_down: Arc::default(),
-            sockets: Arc::default(),
-        };
-        let (swallows, is_down) = (Arc::clone(&proxy.swallows), Arc::clone(&proxy.is_down));
-        let sockets = Arc::clone(&proxy.sockets);
-        std::thread::spawn(move || {
-            for client in listener.incoming() {
-                let (Ok(client), false) = (client, is_down.load(Ordering::SeqCst)) else {
-                    continue;
-                };
-                let upstream = TcpStream::connect(("127.0.0.1", server)).unwrap();
-                let clones = [client.try_clone().unwrap(), upstream.try_clone().unwrap()];
-                sockets.lock().unwrap().extend(clones);
-                let never = Arc::new(AtomicBool::new(false));
-                pass(client.try_clone().unwrap(), upstream.try_clone().unwrap(), never);
-                pass(upstream, client, Arc::clone(&swallows));
-            }
-        });
-        proxy
-    }
-
-    /// Cuts all connections, and lets nobody in until it is up again.
-    fn down(&self, is_down: bool) {
-        self.is_down.store(is_down, Ordering::SeqCst);
-        for socket in self.sockets.lock().unwrap().drain(..) {
-            // It may be closed already.
-            let _closed = socket.shutdown(Shutdown::Both);
-        }
-    }
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, swallows: Arc<AtomicBool>) {
-    std::thread::spawn(move || {
-        let mut buffer = [0; 64 * 1024];
-        while let Ok(count @ 1..) = from.read(&mut buffer) {
-            let swallowed = swallows.load(Ordering::SeqCst);
-            if !swallowed && to.write_all(&buffer[..count]).is_err() {
-                break;
-            }
-        }
-        let _closed = to.shutdown(Shutdown::Both);
-    });
-}
+use proxy::Proxy;
 
 /// A note that outlives the sink.
 #[derive(Debug, Default)]
@@ -112,7 +57,7 @@ impl Bench {
 
     fn builder(&self, change: impl FnOnce(&mut NatsSinkConfig)) -> NatsSinkBuilder {
         self.server.builder(|config, retry| {
-            config.servers = vec![format!("nats://127.0.0.1:{}", self.proxy.port)];
+            config.servers = vec![self.proxy.url()];
             retry.attempt_timeout = Duration::from_secs(1);
             change(config);
         })
@@ -134,7 +79,7 @@ impl Bench {
         let error = result.unwrap_err();
         assert!(matches!(error.class, Class::Retryable | Class::Unreachable), "{error}");
         self.proxy.down(true);
-        self.proxy.swallows.store(false, Ordering::SeqCst);
+        self.proxy.swallow(false);
     }
 
     async fn messages(&self) -> u64 {
