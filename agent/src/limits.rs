@@ -64,6 +64,12 @@ pub const LETTERS_BYTES_MAX_DEFAULT: u64 = 256 * 1024 * 1024;
 pub const LETTERS_BYTES_MIN: u64 = 64 * 1024;
 /// Most bytes of the dead letters of one ack, unless it is a single one: a batch with more is cut first.
 pub const LETTERS_ACK_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Letters that one order replays; more take another order.
+pub const REPLAY_LETTERS_MAX: usize = 1000;
+/// Orders for replays that may wait for a lane.
+pub const REPLAYS_WAITING_MAX: usize = 4;
+/// Replays whose outcome is remembered; the oldest go first.
+pub const REPLAYS_MAX: u64 = 1000;
 /// Most letters that one page of a list has, and that are discarded at once.
 pub const LETTERS_PAGE_MAX: usize = 1000;
 /// Discarded letters of which it is remembered who wanted it why; fewer where the journal is small.
@@ -236,6 +242,8 @@ pub const ADMIN_HEAD_BYTES_MAX: usize = 16 * 1024;
 pub const ADMIN_ORDERS_MAX: usize = 8;
 /// Most bytes of an order.
 pub const ADMIN_BODY_BYTES_MAX: usize = 64 * 1024;
+/// Most bytes of the body of an order for a replay, which may bring a payload.
+pub const ADMIN_REPLAY_BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The longest that a flush may wait.
 pub const ADMIN_FLUSH_MS_MAX: u64 = 60 * 60 * 1000;
 /// Most bytes of an answer that a client reads.

@@ -117,7 +117,9 @@ impl ApiError {
             Self::Order(error) => {
                 let (status, code) = match error {
                     OrderError::UnknownLane(_) => (StatusCode::NOT_FOUND, "unknown_lane"),
-                    OrderError::Lane { .. } => (StatusCode::CONFLICT, "wrong_state"),
+                    OrderError::Lane { .. } | OrderError::Replay { .. } => {
+                        (StatusCode::CONFLICT, "wrong_state")
+                    }
                     OrderError::Journal(_) => (StatusCode::SERVICE_UNAVAILABLE, "journal"),
                 };
                 return (status, code, Chain(error).to_string());

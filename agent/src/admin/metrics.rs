@@ -208,9 +208,10 @@ fn lane_outcomes(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result
         "Accepted records left out by a plugin, since the lane was made",
         each(|lane| lane.dropped),
     )?;
-    families.counter(
+    // No counter: a replay takes records out of them.
+    families.gauge(
         "lane_dead_lettered_records",
-        "Accepted records that went to the dead letters, since the lane was made",
+        "Accepted records that ended in the dead letters, since the lane was made",
         each(|lane| lane.dead_lettered),
     )?;
     families.counter(

@@ -7,6 +7,7 @@
 //! | `POST /orders/pause`, `/orders/resume` | `{"version":1,"lane":"…"}` | `{"version":1}` |
 //! | `POST /orders/resolve` | `{"version":1,"lane":"…","resolution":"accept"}`, or `dead_letter`, `resend_as_new` | `{"version":1}` |
 //! | `POST /orders/flush` | `{"version":1,"lane":"…","timeout_ms":60000}`; without `lane` all lanes | `{"version":1,"left":[…]}`: the lanes ([`LaneStatusView`]) of which not everything has its outcome |
+//! | `POST /orders/replay` | `{"version":1,"lane":"…","letters":[7,8],"payload_base64":"…","dry_run":false}`; a payload for one letter | `{"version":1,"batches":[…],"left_out":[…]}`: the batches ([`ReplayBatchView`]) that were sealed, or would be |
 //! | `POST /orders/discard` | `{"version":1,"letters":[7,8],"note":"…"}`, ids of dead letters | `{"version":1,"discarded":2}` |
 //!
 //! A few orders are carried out at a time; more are refused at once. Who gave one, by the uid of the peer, is logged.
@@ -16,9 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{Extension, State};
+use axum::extract::{DefaultBodyLimit, Extension, State};
 use axum::routing::post;
 use axum::{Json, Router};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -27,7 +30,11 @@ use super::error::ApiError;
 use super::status::LaneStatusView;
 use super::{OrdersSource, VERSION};
 use crate::lane::Resolution;
-use crate::limits::{ADMIN_FLUSH_MS_MAX, ADMIN_ORDERS_MAX, LETTERS_PAGE_MAX, NOTE_BYTES_MAX};
+use crate::lane::replay::{LeftOut, PlannedReplay, Selection};
+use crate::limits::{
+    ADMIN_FLUSH_MS_MAX, ADMIN_ORDERS_MAX, ADMIN_REPLAY_BODY_BYTES_MAX, LETTERS_PAGE_MAX,
+    NOTE_BYTES_MAX,
+};
 
 /// An order for one lane.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -103,6 +110,59 @@ pub struct DiscardAnswer {
     pub discarded: u64,
 }
 
+/// Send dead letters again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReplayOrder {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Their lane.
+    pub lane: String,
+    /// Their ids, at most [`REPLAY_LETTERS_MAX`](crate::limits::REPLAY_LETTERS_MAX).
+    pub letters: Vec<i64>,
+    /// What the payload of the one letter is replaced by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_base64: Option<String>,
+    /// Say what it would come to, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A batch of a replay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayBatchView {
+    /// Its number, by which its outcome is found; none when it is only planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<i64>,
+    /// The identity that it goes out under.
+    pub batch: String,
+    /// Where its letters were given up: a transform or the sink.
+    pub stage: String,
+    /// Its letters.
+    pub letters: Vec<i64>,
+}
+
+/// A letter that does not go out again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOutView {
+    /// The letter.
+    pub letter: i64,
+    /// Why.
+    pub reason: String,
+    /// It goes with another order.
+    pub later: bool,
+}
+
+/// What an order for a replay came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplayAnswer {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The batches.
+    pub batches: Vec<ReplayBatchView>,
+    /// Letters that are left out.
+    pub left_out: Vec<LeftOutView>,
+}
+
 /// The answer to what is simply done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoneAnswer {
@@ -169,6 +229,10 @@ pub(super) fn routes(agent: OrdersSource) -> Router {
         .route("/orders/resolve", post(resolve))
         .route("/orders/flush", post(flush))
         .route("/orders/discard", post(discard))
+        .route(
+            "/orders/replay",
+            post(replay).layer(DefaultBodyLimit::max(ADMIN_REPLAY_BODY_BYTES_MAX)),
+        )
         .with_state(Desk { agent, places })
 }
 
@@ -266,4 +330,52 @@ async fn discard(
     let discarded = (desk.agent)().discard(letters, note.clone()).await?;
     tracing::info!(discarded, uid, note, "Dead letters are discarded as ordered");
     Ok(Json(DiscardAnswer { version: VERSION, discarded }))
+}
+
+async fn replay(
+    State(desk): State<Desk>,
+    Extension(Peer(uid)): Extension<Peer>,
+    Extension(under_way): Extension<UnderWay>,
+    body: Bytes,
+) -> Result<Json<ReplayAnswer>, ApiError> {
+    let ReplayOrder { lane, letters, payload_base64, dry_run, .. } = read(&body)?;
+    let payload = payload_base64.map(|text| STANDARD.decode(text)).transpose();
+    let payload =
+        payload.map_err(|_| ApiError::BadOrder("payload_base64 is no Base64".to_owned()))?;
+    let _place = desk.place(under_way)?;
+    let agent = (desk.agent)();
+    let is_repair = payload.is_some();
+    let selection = Selection { letters, payload };
+    let (batches, left_out): (Vec<_>, _) = if dry_run {
+        let plan = agent.plan_replay(&lane, selection).await?;
+        (plan.batches.iter().map(|planned| batch_view(None, planned)).collect(), plan.left_out)
+    } else {
+        let done = agent.replay(&lane, selection).await?;
+        let sealed = done.sealed.iter();
+        (sealed.map(|sealed| batch_view(Some(sealed.id), &sealed.planned)).collect(), done.left_out)
+    };
+    if !dry_run {
+        let (batches, left_out) = (batches.len(), left_out.len());
+        tracing::info!(
+            lane,
+            uid,
+            batches,
+            left_out,
+            is_repair,
+            "Dead letters go out again as ordered"
+        );
+    }
+    let left_out = left_out.into_iter().map(|LeftOut { letter, reason, is_for_later }| {
+        LeftOutView { letter, reason, later: is_for_later }
+    });
+    Ok(Json(ReplayAnswer { version: VERSION, batches, left_out: left_out.collect() }))
+}
+
+fn batch_view(replay: Option<i64>, planned: &PlannedReplay) -> ReplayBatchView {
+    ReplayBatchView {
+        replay,
+        batch: planned.identity.clone(),
+        stage: planned.stage.clone(),
+        letters: planned.letters.iter().map(|letter| letter.id).collect(),
+    }
 }

@@ -203,7 +203,8 @@ fn summary(
         .map(|lane| {
             let earlier = before.lanes.iter().find(|known| known.name == lane.name);
             let since = |now: u64, then: fn(&crate::supervisor::status::LaneView) -> u64| {
-                now - earlier.map_or(0, then)
+                // Replays take records out of the dead letters.
+                now.saturating_sub(earlier.map_or(0, then))
             };
             serde_json::json!({
                 "name": lane.name,

@@ -115,6 +115,7 @@ pub(super) fn refuse(operation: Operation, error: JournalError) {
         Operation::Ack(ack) => ack.refuse(error),
         Operation::Cut(cut) => drop(cut.reply.send(Err(error))),
         Operation::Rename(rename) => drop(rename.reply.send(Err(error))),
+        Operation::Replay(replay) => drop(replay.reply.send(Err(error))),
         Operation::DiscardLetters(discard) => drop(discard.reply.send(Err(error))),
         // A lane hears of these with its next seal, whose session has ended with them.
         Operation::Part(_) | Operation::DiscardParts { .. } | Operation::Note(_) => {}
@@ -139,6 +140,7 @@ impl Writer {
                 Operation::Ack(ack) => self.has_ended(session, ack.session),
                 Operation::Cut(cut) => self.has_ended(session, cut.session),
                 Operation::Rename(rename) => self.has_ended(session, rename.session),
+                Operation::Replay(replay) => self.has_ended(session, replay.session),
                 Operation::Lose(lose) => self.has_ended(session, lose.session),
                 Operation::Note(note) => self.has_ended(session, note.session),
                 _ => false,
@@ -169,6 +171,7 @@ impl Writer {
             Operation::Ack(ack) => self.ack(transaction, group, *ack),
             Operation::Cut(cut) => self.cut(transaction, group, *cut),
             Operation::Rename(rename) => self.rename(transaction, group, *rename),
+            Operation::Replay(replay) => self.seal_replay(transaction, group, *replay),
             Operation::DiscardLetters(discard) => self.discard_letters(transaction, group, discard),
             Operation::Lose(lose) => self.lose(transaction, group, lose),
             Operation::Note(note) => self.keep_note(transaction, group, note),

@@ -39,7 +39,7 @@ pub struct StoredBatch {
 /// What makes a batch other than one as it was sealed; the default makes it nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Variant {
-    /// `.0` or `.1` for each cut that it came out of.
+    /// `.0` or `.1` for each cut that it came out of, in its row.
     pub suffix: String,
     /// The first of its records within the output that the parts hold, from 0.
     pub first_record: u64,
@@ -51,6 +51,8 @@ pub struct Variant {
     pub verdict: Option<LetterClass>,
     /// The identity that it goes out under, if not its own.
     pub shown: Option<Shown>,
+    /// It is made of dead letters: outside the order of its lane.
+    pub replay: bool,
 }
 
 /// An identity within a lane, before the suffix of cuts.
@@ -107,6 +109,12 @@ impl LetterClass {
 impl Shown {
     fn to_text(&self) -> String {
         format!("{}/b{}{}", self.epoch, self.number, self.suffix)
+    }
+
+    /// Takes the identity of a batch of this lane apart; `None` when it is none.
+    #[must_use]
+    pub fn of_identity(lane: &LaneName, identity: &str) -> Option<Self> {
+        Self::parse(identity.strip_prefix(lane.as_str())?.strip_prefix('/')?)
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -185,10 +193,14 @@ fn counted_seqs(mut bytes: &[u8]) -> Vec<Seq> {
 fn variant_columns(connection: &Connection) -> rusqlite::Result<&'static str> {
     let known: bool = connection
         .prepare_cached(
-            "SELECT count(*) > 0 FROM pragma_table_info('batches') WHERE name = 'shown'",
+            "SELECT count(*) > 0 FROM pragma_table_info('batches') WHERE name = 'replay'",
         )?
         .query_row([], |row| row.get(0))?;
-    Ok(if known { "first_record, counted, spent, verdict, shown" } else { "0, x'', 0, '', ''" })
+    Ok(if known {
+        "first_record, counted, spent, verdict, shown, replay"
+    } else {
+        "0, x'', 0, '', '', 0"
+    })
 }
 
 /// Batches of a lane in the order of their delivery, with their inputs.
@@ -214,6 +226,7 @@ pub(super) fn stored_batches(
                 spent: row.get(13)?,
                 verdict: LetterClass::of_word(&verdict),
                 shown: Shown::parse(&shown),
+                replay: row.get(16)?,
             };
             let batch = StoredBatch {
                 number: BatchNumber(count(0)?),
@@ -245,8 +258,8 @@ impl Writer {
     ) -> Result<(), JournalError> {
         let insert =
             "INSERT INTO batches (lane, number, suffix, epoch, first_seq, last_seq, sealed_at,
-            inputs, records, parts, sha256, fixed, first_record, counted, spent, verdict, shown)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
+            inputs, records, parts, sha256, fixed, first_record, counted, spent, verdict, shown, replay)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
         let variant = &batch.variant;
         let parameters = params![
             lane.0,
@@ -266,6 +279,7 @@ impl Writer {
             variant.spent,
             variant.verdict.map_or("", LetterClass::as_str),
             variant.shown.as_ref().map(Shown::to_text).unwrap_or_default(),
+            variant.replay,
         ];
         self.execute(transaction, "sealing", insert, parameters)?;
         Ok(())

@@ -264,7 +264,7 @@ impl Inspection {
             oldest_at: oldest.map(rfc3339),
             oldest,
             sealed: lane.sealed_seq.0,
-            batches: lane.unacked.len() as u64,
+            batches: (lane.unacked.len() + lane.replays.len()) as u64,
             delivered,
             dropped_records: dropped,
             dead_lettered,

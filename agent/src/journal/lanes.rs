@@ -55,6 +55,8 @@ pub struct OpenedLane {
     pub next_batch: BatchNumber,
     /// Sealed batches without an outcome, in order.
     pub unacked: Vec<StoredBatch>,
+    /// Sealed replays without an outcome, in order.
+    pub replays: Vec<StoredBatch>,
     /// The plugins' state as of the last sealed batch.
     pub plugin_state: PluginState,
     /// What the sink has kept.
@@ -184,6 +186,12 @@ pub struct PartPlace {
 }
 
 impl LaneJournal {
+    /// The lane's name.
+    #[must_use]
+    pub fn name(&self) -> &LaneName {
+        &self.name
+    }
+
     /// The newest record of the lane's stream, now and later.
     #[must_use]
     pub fn head(&self) -> watch::Receiver<Head> {
@@ -286,9 +294,13 @@ impl Writer {
             None => self.make_lane(transaction, stream, &spec)?,
         };
         self.discard_unsealed(transaction, number)?;
+        self.forget_letter_batches(transaction, number)?;
         let session = self.new_session(Session::Lane(number));
         let failed = |source| JournalError::sqlite(&self.path, "reading a lane", source);
         let lane = &self.state.lanes[&number];
+        let batches = stored_batches(transaction, number).map_err(failed)?.into_iter();
+        let (replays, unacked) =
+            batches.map(|(batch, _)| batch).partition(|batch| batch.variant.replay);
         Ok(OpenedLane {
             number,
             session,
@@ -296,11 +308,8 @@ impl Writer {
             name: lane.name.clone(),
             sealed_seq: lane.sealed_seq,
             next_batch: lane.next_batch,
-            unacked: stored_batches(transaction, number)
-                .map_err(failed)?
-                .into_iter()
-                .map(|(batch, _)| batch)
-                .collect(),
+            unacked,
+            replays,
             plugin_state: plugin_state(transaction, number).map_err(failed)?,
             sink_note: super::notes::note(transaction, number).map_err(failed)?,
         })
@@ -350,6 +359,7 @@ impl Writer {
             sealed_seq: Seq(start),
             next_batch: BatchNumber(1),
             unacked: std::collections::VecDeque::new(),
+            replays: std::collections::VecDeque::new(),
             totals: LaneTotals::default(),
         };
         self.state.lanes.insert(LaneNumber(number), lane);
@@ -548,7 +558,7 @@ impl Writer {
         stream.map(|stream| stream.source.to_string()).unwrap_or_default()
     }
 
-    fn change_state(
+    pub(super) fn change_state(
         &self,
         transaction: &Connection,
         lane: LaneNumber,

@@ -105,16 +105,28 @@ type Kind = (String, Option<u16>, String);
 pub(super) struct LettersState {
     pub(super) bytes: u64,
     pub(super) count: u64,
-    oldest: Option<Timestamp>,
+    pub(super) oldest: Option<Timestamp>,
     by_class: BTreeMap<Kind, u64>,
     /// The largest id that was ever given, as far as it is known.
     last_id: i64,
 }
 
 /// A letter that goes.
-struct Gone {
+#[derive(Debug)]
+pub(super) struct Gone {
     bytes: u64,
     kind: Kind,
+    record: Option<String>,
+    pub(super) seq: Option<Seq>,
+    pub(super) batch: Option<String>,
+    /// Its input stays dead-lettered, whatever becomes of other letters of it.
+    pub(super) stays: bool,
+}
+
+impl Gone {
+    pub(super) fn lane(&self) -> Option<LaneNumber> {
+        self.kind.1.map(LaneNumber)
+    }
 }
 
 /// Bytes of a letter's row, in SQL. The same as [`LetterRow::bytes`].
@@ -155,7 +167,15 @@ impl LettersState {
         self.oldest.get_or_insert(row.last_at);
     }
 
-    fn gives(&mut self, gone: &Gone) {
+    /// A letter has become another: its class, reason or payload.
+    pub(super) fn changes(&mut self, before: &Gone, after: &Gone) {
+        self.gives(before);
+        self.bytes += after.bytes;
+        self.count += 1;
+        *self.by_class.entry(after.kind.clone()).or_default() += 1;
+    }
+
+    pub(super) fn gives(&mut self, gone: &Gone) {
         self.bytes = self.bytes.saturating_sub(gone.bytes);
         self.count = self.count.saturating_sub(1);
         if let Some(count) = self.by_class.get_mut(&gone.kind) {
@@ -165,7 +185,7 @@ impl LettersState {
     }
 }
 
-fn oldest(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
+pub(super) fn oldest(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
     let query = "SELECT last_at FROM dead_letters ORDER BY id LIMIT 1";
     Ok(super::state::value(connection, query, [])?.map(Timestamp))
 }
@@ -399,19 +419,15 @@ impl Writer {
             if self.letters.on_full == LettersOnFull::DropOldest && bytes <= self.letters.bytes_max
             {
                 self.drop_oldest_letters(transaction, bytes)?;
-            } else {
+            }
+            // Also where what is left is under way again.
+            if !self.letters_fit(bytes) {
                 return Ok(Some(self.letters_become_full(bytes)));
             }
         }
-        // Above `max_page_count` they would fail everybody's commit.
-        let needed = super::budget::row_bytes(usize::try_from(bytes).unwrap_or(usize::MAX / 2));
-        if needed > self.quota.parts_left {
-            self.letters.write_failures += 1;
-            self.becomes_full();
-            let why = format!("dead letters of {} have no room in it", human_bytes(bytes));
-            return Ok(Some(JournalError::NoRoom { path: self.path.clone(), why }));
+        if let Some(error) = self.letters_lack_pages(bytes) {
+            return Ok(Some(error));
         }
-        self.quota.parts_left -= needed;
         if self.letters.full.take().is_some() {
             tracing::info!("Dead letters have room again");
             self.dirty = true;
@@ -420,8 +436,43 @@ impl Writer {
         Ok(None)
     }
 
+    /// Takes pages for letters of this transaction, or says that there are none: above `max_page_count` they would fail
+    /// everybody's commit.
+    pub(super) fn letters_lack_pages(&mut self, bytes: u64) -> Option<JournalError> {
+        let needed = super::budget::row_bytes(usize::try_from(bytes).unwrap_or(usize::MAX / 2));
+        if needed > self.quota.parts_left {
+            self.letters.write_failures += 1;
+            self.becomes_full();
+            let why = format!("dead letters of {} have no room in it", human_bytes(bytes));
+            return Some(JournalError::NoRoom { path: self.path.clone(), why });
+        }
+        self.quota.parts_left -= needed;
+        None
+    }
+
+    /// Letters have gone: whoever waits for room looks again.
+    pub(super) fn letters_have_room_again(&mut self) {
+        self.quota.look_again = true;
+        self.letters.full = None;
+        self.publish_room();
+    }
+
     /// Says once that letters have no room, and gives the error for whoever brought them.
     pub(super) fn letters_become_full(&mut self, bytes: u64) -> JournalError {
+        self.letters.write_failures += 1;
+        self.dirty = true;
+        let error = self.letters_have_no_room(bytes);
+        if self.letters.full.is_none() {
+            tracing::warn!(reason = %error, "Dead letters are full");
+            let (reason, since) = (error.to_string(), self.clock.now());
+            self.letters.full = Some(FullState { reason, since });
+            self.publish_room();
+        }
+        error
+    }
+
+    /// The error for whoever brings so much too much.
+    pub(super) fn letters_have_no_room(&self, bytes: u64) -> JournalError {
         let room = self.letters_room();
         let why = if bytes > room.bytes_max {
             format!("they take {} at once, more than max_bytes", human_bytes(bytes))
@@ -432,53 +483,40 @@ impl Writer {
                 human_bytes(bytes)
             )
         };
-        self.letters.write_failures += 1;
-        self.dirty = true;
-        let error = JournalError::LettersFull { why, bytes_max: human_bytes(room.bytes_max) };
-        if self.letters.full.is_none() {
-            tracing::warn!(reason = %error, "Dead letters are full");
-            let (reason, since) = (error.to_string(), self.clock.now());
-            self.letters.full = Some(FullState { reason, since });
-            self.publish_room();
-        }
-        error
+        JournalError::LettersFull { why, bytes_max: human_bytes(room.bytes_max) }
     }
 
-    /// The oldest letters go until `bytes` fit.
+    /// The oldest letters go until `bytes` fit, but for those that are under way again.
     fn drop_oldest_letters(
         &mut self,
         transaction: &Connection,
         bytes: u64,
     ) -> Result<(), JournalError> {
-        let failed = |source| JournalError::sqlite(&self.path, "dropping dead letters", source);
-        let query = format!(
-            "SELECT id, {BYTES}, source, lane, class FROM dead_letters ORDER BY id LIMIT ?1"
-        );
+        let path = self.path.clone();
+        let failed = |source| JournalError::sqlite(&path, "dropping dead letters", source);
+        let query = "SELECT id FROM dead_letters WHERE id NOT IN (SELECT letter FROM replaying)
+                     ORDER BY id LIMIT ?1";
         let limit = i64::try_from(DROPPED_AT_ONCE).expect("a few letters");
         while !self.letters_fit(bytes) {
-            let first: Vec<(i64, Gone)> = transaction
-                .prepare_cached(&query)
+            let first: Vec<i64> = transaction
+                .prepare_cached(query)
                 .map_err(failed)?
-                .query_map([limit], |row| Ok((row.get(0)?, gone(row)?)))
+                .query_map([limit], |row| row.get(0))
                 .map_err(failed)?
                 .collect::<Result<_, _>>()
                 .map_err(failed)?;
-            let mut last = None;
-            for (id, gone) in first {
+            if first.is_empty() {
+                return Ok(());
+            }
+            for id in first {
                 if self.letters_fit(bytes) {
                     break;
                 }
-                self.state.letters.gives(&gone);
+                if let Some(gone) = self.forget_letter(transaction, id)? {
+                    self.input_stays(transaction, &gone)?;
+                }
                 self.quota.giving_up.letters += 1;
-                last = Some(id);
             }
-            let Some(last) = last else { return Ok(()) };
-            let delete = "DELETE FROM dead_letters WHERE id <= ?1";
-            transaction
-                .prepare_cached(delete)
-                .and_then(|mut statement| statement.execute([last]))
-                .map_err(failed)?;
-            self.state.letters.oldest = oldest(transaction).map_err(failed)?;
         }
         Ok(())
     }
@@ -522,7 +560,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes letters that nobody wants any more.
+    /// Deletes letters that nobody wants any more, unless one of them is under way again.
     pub(super) fn discard_letters(
         &mut self,
         transaction: &Connection,
@@ -530,13 +568,19 @@ impl Writer {
         operation: DiscardOperation,
     ) -> Result<(), JournalError> {
         let DiscardOperation { ids, note, reply } = operation;
+        match self.letter_under_way(transaction, &ids) {
+            Ok(None) => {}
+            Ok(Some((letter, batch))) => {
+                // Whoever asked may have given up waiting.
+                drop(reply.send(Err(JournalError::Replaying { letter, batch })));
+                return Ok(());
+            }
+            Err(error) => return group.answer_with(reply, Err(error)),
+        }
         let discarded = self.delete_letters(transaction, &ids, note.as_deref());
         if let Ok(count) = &discarded {
             self.quota.giving_up.discarded += *count;
-            // Whoever waits for room looks again.
-            self.quota.look_again = true;
-            self.letters.full = None;
-            self.publish_room();
+            self.letters_have_room_again();
         }
         group.answer_with(reply, discarded)
     }
@@ -547,38 +591,34 @@ impl Writer {
         ids: &[i64],
         note: Option<&str>,
     ) -> Result<u64, JournalError> {
-        let failed = |source| JournalError::sqlite(&self.path, "discarding dead letters", source);
-        let at = self.clock.now();
-        let read =
-            format!("SELECT record, {BYTES}, source, lane, class FROM dead_letters WHERE id = ?1");
         let mut count = 0;
         for id in ids {
-            let found = transaction
-                .prepare_cached(&read)
-                .and_then(|mut statement| {
-                    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, gone(row)?));
-                    statement.query_row([id], row).optional()
-                })
-                .map_err(failed)?;
-            let Some((record, gone)) = found else { continue };
-            let record: Option<String> = record;
-            let delete = "DELETE FROM dead_letters WHERE id = ?1";
-            self.execute(transaction, "discarding a dead letter", delete, [id])?;
-            let insert = "INSERT INTO dispositions (letter, lane, record, class, what, at, note)
-                          VALUES (?1, ?2, ?3, ?4, 'discarded', ?5, ?6)";
-            let (_, lane, class) = &gone.kind;
-            let parameters = params![id, lane, record, class, at.0, note];
-            self.execute(transaction, "noting a disposition", insert, parameters)?;
-            self.state.letters.gives(&gone);
+            let Some(gone) = self.forget_letter(transaction, *id)? else { continue };
+            self.input_stays(transaction, &gone)?;
+            self.note_disposition(transaction, *id, &gone, ("discarded", note))?;
             count += 1;
         }
-        self.state.letters.oldest = oldest(transaction).map_err(failed)?;
         self.forget_dispositions(transaction)?;
         Ok(count)
     }
 
+    /// Remembers what was decided about a letter that has gone, by whom or what, and why.
+    pub(super) fn note_disposition(
+        &self,
+        transaction: &Connection,
+        id: i64,
+        gone: &Gone,
+        (what, note): (&str, Option<&str>),
+    ) -> Result<(), JournalError> {
+        let insert = "INSERT INTO dispositions (letter, lane, record, class, what, at, note)
+                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let (_, lane, class) = &gone.kind;
+        let parameters = params![id, lane, gone.record, class, what, self.clock.now().0, note];
+        self.execute(transaction, "noting a disposition", insert, parameters).map(drop)
+    }
+
     /// Keeps the newest, and the one that knows the largest id.
-    fn forget_dispositions(&self, transaction: &Connection) -> Result<(), JournalError> {
+    pub(super) fn forget_dispositions(&self, transaction: &Connection) -> Result<(), JournalError> {
         let most = self.ring_rows(DISPOSITIONS_MAX).cast_signed();
         let forget = "DELETE FROM dispositions
             WHERE id <= (SELECT max(id) FROM dispositions) - ?1
@@ -597,8 +637,21 @@ impl Writer {
     }
 }
 
-/// What goes of the store: a row of id, bytes, source, lane and class.
-fn gone(row: &rusqlite::Row<'_>) -> rusqlite::Result<Gone> {
-    let bytes = row.get::<_, i64>(1)?.cast_unsigned() + LETTER_ROW_BYTES;
-    Ok(Gone { bytes, kind: (row.get(2)?, row.get(3)?, row.get(4)?) })
+/// A letter as far as the store counts it.
+pub(super) fn look_at(connection: &Connection, id: i64) -> rusqlite::Result<Option<Gone>> {
+    let query = format!(
+        "SELECT {BYTES}, source, lane, class, record, seq, batch, stays FROM dead_letters
+         WHERE id = ?1"
+    );
+    let row = |row: &rusqlite::Row<'_>| {
+        Ok(Gone {
+            bytes: row.get::<_, i64>(0)?.cast_unsigned() + LETTER_ROW_BYTES,
+            kind: (row.get(1)?, row.get(2)?, row.get(3)?),
+            record: row.get(4)?,
+            seq: row.get::<_, Option<i64>>(5)?.map(|seq| Seq(seq.cast_unsigned())),
+            batch: row.get(6)?,
+            stays: row.get(7)?,
+        })
+    };
+    connection.prepare_cached(&query)?.query_row([id], row).optional()
 }

@@ -5,6 +5,7 @@ use rusqlite::types::ToSql;
 use super::Journal;
 use super::error::JournalError;
 use super::inspect::Inspection;
+use super::reader::Readers;
 use crate::clock::Timestamp;
 use crate::limits::LETTERS_PAGE_MAX;
 
@@ -74,6 +75,8 @@ pub struct Letter {
     pub note: Option<String>,
     /// Records of its batch, when all of them were given up together and nothing was delivered; else 0.
     pub whole: u64,
+    /// It is being replayed.
+    pub is_under_way: bool,
 }
 
 /// What somebody decided about a letter, which is gone since.
@@ -99,7 +102,8 @@ const COLUMNS: &str =
     "letter.id, letter.stage, letter.source, lanes.name, letter.batch, letter.record,
     letter.seq, letter.plugin_sha256, letter.class, letter.reason, letter.attempts, letter.first_at,
     letter.last_at, letter.time, letter.subject, letter.headers, octet_length(letter.payload),
-    letter.size_bytes, letter.place, letter.disposition, letter.note, letter.whole";
+    letter.size_bytes, letter.place, letter.disposition, letter.note, letter.whole,
+    letter.id IN (SELECT letter FROM replaying)";
 const TABLES: &str = "FROM dead_letters AS letter LEFT JOIN lanes ON lanes.number = letter.lane";
 
 fn letter(row: &rusqlite::Row<'_>) -> rusqlite::Result<Letter> {
@@ -127,6 +131,7 @@ fn letter(row: &rusqlite::Row<'_>) -> rusqlite::Result<Letter> {
         disposition: row.get(19)?,
         note: row.get(20)?,
         whole: count(21)?,
+        is_under_way: row.get(22)?,
     })
 }
 
@@ -147,7 +152,7 @@ fn page<T>(filter: &LettersFilter, read: impl FnOnce(&str, &[&dyn ToSql]) -> T) 
 }
 
 fn with_payload(row: &rusqlite::Row<'_>) -> rusqlite::Result<(Letter, Vec<u8>)> {
-    Ok((letter(row)?, row.get(22)?))
+    Ok((letter(row)?, row.get(23)?))
 }
 
 fn one() -> String {
@@ -163,13 +168,31 @@ impl Journal {
         page(filter, |query, parameters| self.readers.query_rows(query, parameters, letter))
     }
 
+    /// Those of some dead letters that are there, in the order in which they are named. Blocks.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn letters_of(&self, ids: &[i64]) -> Result<Vec<Letter>, JournalError> {
+        let query = format!("SELECT {COLUMNS} {TABLES} WHERE letter.id = ?1");
+        let found = ids.iter().map(|id| self.readers.query_rows(&query, &[id], letter));
+        Ok(found.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+    }
+
     /// One dead letter with its payload. Blocks.
     ///
     /// # Errors
     /// When the journal cannot be read.
     pub fn letter(&self, id: i64) -> Result<Option<(Letter, Vec<u8>)>, JournalError> {
-        Ok(self.readers.query_rows(&one(), &[&id], with_payload)?.pop())
+        letter_of(&self.readers, id)
     }
+}
+
+/// One dead letter with its payload.
+pub(super) fn letter_of(
+    readers: &Readers,
+    id: i64,
+) -> Result<Option<(Letter, Vec<u8>)>, JournalError> {
+    Ok(readers.query_rows(&one(), &[&id], with_payload)?.pop())
 }
 
 impl Inspection {
@@ -186,7 +209,12 @@ impl Inspection {
     /// A query for the columns that a journal which is only looked into has.
     fn as_it_is(&self, query: &str) -> Result<String, JournalError> {
         let is_old = self.schema()? < 2;
-        Ok(if is_old { query.replace("letter.whole", "0") } else { query.to_owned() })
+        Ok(if is_old {
+            let query = query.replace("letter.whole", "0");
+            query.replace("letter.id IN (SELECT letter FROM replaying)", "0")
+        } else {
+            query.to_owned()
+        })
     }
 
     /// One dead letter with its payload.

@@ -9,6 +9,7 @@
 //! 5. A chunk is deleted when every lane has passed it, a batch when it is acked; never earlier.
 //! 6. A cut of a batch is durable before a half is sent, and the end of a batch and its dead letters are one transaction
 //!    (`outcome.rs`). A dead letter that has no room in their store keeps what it belongs to from happening (`letters.rs`).
+//!    One that goes out again stays until that has its outcome (`replay.rs`).
 //! 7. Nothing of a failed transaction is believed, and nothing queued behind it in the same session is taken. After an I/O
 //!    error the files are opened anew from the last good commit; a second one in a row holds the journal (`reopen.rs`).
 //!
@@ -80,6 +81,8 @@ mod page_scan;
 mod quota;
 mod reader;
 mod reopen;
+mod replay;
+mod returns;
 mod salvage;
 mod schema;
 mod shrink;
@@ -117,6 +120,7 @@ pub use open::StartCase;
 pub use outcome::{BatchKey, Halves, SinkLetters};
 pub use quota::{FullState, Pace, QuotaSnapshot};
 pub use reader::cut;
+pub use replay::{LetterBatch, Repair, Replay, ReplaySeal};
 pub use salvage::{LaneRange, LostRange, SalvageReport, salvage_stopped};
 pub use snapshot::{LaneSnapshot, Snapshot, StreamSnapshot};
 pub use state::LaneTotals;

@@ -18,7 +18,7 @@ use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 use super::apply::Group;
-use super::batches::{LetterClass, Shown, StoredBatch, counted_bytes, stored_batches};
+use super::batches::{LetterClass, Shown, StoredBatch, stored_batches};
 use super::error::JournalError;
 use super::finished::{Finish, FinishedRow};
 use super::lanes::LaneJournal;
@@ -74,6 +74,10 @@ impl From<BatchNumber> for BatchKey {
 }
 
 impl BatchKey {
+    pub(super) fn number(&self) -> BatchNumber {
+        self.number
+    }
+
     fn is(&self, batch: &UnackedState) -> bool {
         self.number == batch.number && self.suffix == batch.suffix
     }
@@ -85,11 +89,13 @@ type Reply<T> = oneshot::Sender<Result<T, JournalError>>;
 pub(super) struct AckOperation {
     pub(super) lane: LaneNumber,
     pub(super) session: u64,
-    batch: BatchKey,
-    identity: String,
+    pub(super) batch: BatchKey,
+    pub(super) identity: String,
     /// How it ended, where that is remembered.
-    finished: Option<FinishedRow>,
-    letters: Option<(SinkLetters, Reply<()>)>,
+    pub(super) finished: Option<FinishedRow>,
+    pub(super) letters: Option<(SinkLetters, Reply<()>)>,
+    /// Of a replay: records that the destination had before.
+    pub(super) already: u64,
 }
 
 impl AckOperation {
@@ -147,8 +153,9 @@ impl LaneJournal {
     pub async fn ack(&self, batch: impl Into<BatchKey>) -> Result<(), JournalError> {
         let (lane, session) = (self.number, self.session);
         let (batch, identity) = (batch.into(), String::new());
+        let finished = None;
         let operation =
-            AckOperation { lane, session, batch, identity, finished: None, letters: None };
+            AckOperation { lane, session, batch, identity, finished, letters: None, already: 0 };
         self.writer.send(Operation::Ack(Box::new(operation)), 0).await
     }
 
@@ -169,6 +176,7 @@ impl LaneJournal {
             identity: String::new(),
             finished: Some(batch.finished(finish, attempts)),
             letters: None,
+            already: 0,
         };
         self.writer.send(Operation::Ack(Box::new(operation)), 0).await
     }
@@ -184,8 +192,19 @@ impl LaneJournal {
         batch: &StoredBatch,
         letters: SinkLetters,
     ) -> Result<(), JournalError> {
+        self.ack_and_wait(batch, letters, 0).await
+    }
+
+    pub(super) async fn ack_and_wait(
+        &self,
+        batch: &StoredBatch,
+        letters: SinkLetters,
+        already: u64,
+    ) -> Result<(), JournalError> {
         let (reply, answer) = oneshot::channel();
         let finish = match letters.letters.len() as u64 {
+            0 if batch.variant.replay && already < batch.records => Finish::Delivered,
+            0 if batch.variant.replay => Finish::Already,
             0 => Finish::Accepted,
             count if count == batch.records => Finish::GivenUp,
             _ => Finish::Partly,
@@ -197,6 +216,7 @@ impl LaneJournal {
             identity: batch.identity(&self.name),
             finished: Some(batch.finished(finish, letters.attempts)),
             letters: Some((letters, reply)),
+            already,
         };
         let bytes = usize::try_from(operation.letters_bytes()).unwrap_or(usize::MAX);
         self.writer.send(Operation::Ack(Box::new(operation)), bytes).await?;
@@ -235,9 +255,10 @@ impl LaneJournal {
 }
 
 impl Writer {
-    /// The oldest batch of a lane that waits for its outcome, when it is this one.
-    fn oldest(&self, lane: LaneNumber, key: &BatchKey) -> Option<&UnackedState> {
-        self.state.lanes.get(&lane)?.unacked.front().filter(|batch| key.is(batch))
+    /// The oldest batch of a lane that waits for its outcome, or its oldest replay, when it is this one.
+    fn oldest(&mut self, lane: LaneNumber, key: &BatchKey) -> Option<&UnackedState> {
+        let lane = self.state.lanes.get_mut(&lane)?;
+        lane.queue(key.number).front().filter(|batch| key.is(batch))
     }
 
     fn not_the_oldest(&self, lane: LaneNumber, key: &BatchKey) -> JournalError {
@@ -261,6 +282,9 @@ impl Writer {
             operation.refuse(error);
             return Ok(());
         };
+        if self.is_replay(operation.lane, operation.batch.number) {
+            return self.settle_replay(transaction, group, operation);
+        }
         let bytes = operation.letters_bytes();
         let AckOperation { lane: number, batch: key, identity, finished, letters, .. } = operation;
         let mut given_up = 0;
@@ -273,7 +297,11 @@ impl Writer {
             }
             group.answer(reply, ());
             given_up = letters.letters.len() as u64;
-            self.write_sink_letters(transaction, number, &identity, &letters, given_up == records)?;
+            let whole = given_up == records && given_up > 0;
+            if whole {
+                self.keep_letter_batch(transaction, number, key.number, &identity)?;
+            }
+            self.write_sink_letters(transaction, number, &identity, &letters, whole)?;
             let seqs = letters.letters.iter().map(|letter| letter.seq);
             self.count_given_up(transaction, number, seqs)?;
         }
@@ -295,7 +323,7 @@ impl Writer {
         self.write_lane(transaction, number)
     }
 
-    fn delete_batch(
+    pub(super) fn delete_batch(
         &self,
         transaction: &Connection,
         lane: LaneNumber,
@@ -365,16 +393,7 @@ impl Writer {
         changed.dedup();
         let changed: Vec<_> = changed.into_iter().map(|at| lane.unacked[at].clone()).collect();
         for half in changed {
-            let update = "UPDATE batches SET inputs = ?4, counted = ?5
-                          WHERE lane = ?1 AND number = ?2 AND suffix = ?3";
-            let parameters = params![
-                number.0,
-                half.number.0.cast_signed(),
-                half.suffix,
-                half.inputs.cast_signed(),
-                counted_bytes(&half.counted)
-            ];
-            self.execute(transaction, "counting inputs", update, parameters)?;
+            self.write_inputs(transaction, number, &half)?;
         }
         Ok(())
     }
@@ -401,8 +420,9 @@ impl Writer {
         }
         let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
         let [first, second] = &halves;
-        lane.unacked[0] = first.unacked(inputs[0]);
-        lane.unacked.insert(1, second.unacked(inputs[1]));
+        let queue = lane.queue(key.number);
+        queue[0] = first.unacked(inputs[0]);
+        queue.insert(1, second.unacked(inputs[1]));
         Ok(())
     }
 

@@ -137,6 +137,43 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE dead_letters ADD COLUMN whole INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX dead_letters_by_input ON dead_letters (lane, seq);
 
+    -- made of dead letters: outside the order of its lane
+    ALTER TABLE batches ADD COLUMN replay INTEGER NOT NULL DEFAULT 0;
+    -- another letter of its input was given up for good, so the input stays dead-lettered
+    ALTER TABLE dead_letters ADD COLUMN stays INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX dead_letters_by_batch ON dead_letters (lane, batch);
+    -- batches that letters fell out of: what those were that did so as a whole, and replays of some letters of each
+    CREATE TABLE letter_batches (
+        lane INTEGER NOT NULL,
+        batch TEXT NOT NULL,
+        first_seq INTEGER NOT NULL,
+        last_seq INTEGER NOT NULL,
+        sealed_at INTEGER NOT NULL,
+        sha256 BLOB NOT NULL,
+        fixed TEXT NOT NULL,
+        replays INTEGER NOT NULL,
+        PRIMARY KEY (lane, batch)
+    ) WITHOUT ROWID;
+    -- letters that are on their way again: in which batch of their lane
+    CREATE TABLE replaying (letter INTEGER PRIMARY KEY, lane INTEGER NOT NULL, number INTEGER NOT NULL);
+    CREATE INDEX replaying_by_batch ON replaying (lane, number);
+    -- replays that are under way, and what came of the last ones
+    CREATE TABLE replays (
+        id INTEGER PRIMARY KEY,
+        lane INTEGER NOT NULL,
+        number INTEGER NOT NULL,
+        batch TEXT NOT NULL,
+        stage TEXT NOT NULL,
+        letters INTEGER NOT NULL,
+        began_at INTEGER NOT NULL,
+        ended_at INTEGER,
+        delivered INTEGER NOT NULL DEFAULT 0,
+        already INTEGER NOT NULL DEFAULT 0,
+        dropped INTEGER NOT NULL DEFAULT 0,
+        returned INTEGER NOT NULL DEFAULT 0,
+        class TEXT NOT NULL DEFAULT ''
+    );
+    CREATE INDEX replays_by_batch ON replays (lane, number);
     -- what somebody decided about dead letters, the newest of it; letter: the id that it had
     CREATE TABLE dispositions (
         id INTEGER PRIMARY KEY,

@@ -91,7 +91,7 @@ impl Writer {
                     start: lane.start_seq,
                     sealed: lane.sealed_seq,
                     queued: stream.next_seq.0 - 1 - lane.sealed_seq.0 + unacked,
-                    batches: lane.unacked.len() as u64,
+                    batches: (lane.unacked.len() + lane.replays.len()) as u64,
                     totals: lane.totals,
                 })
             })

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::batches::stored_batches;
+use super::batches::{StoredBatch, stored_batches};
 use super::chunk;
 use super::error::{JournalError, gap};
 use super::letters::LettersState;
@@ -110,10 +110,18 @@ pub(super) struct LaneRow {
     pub(super) sealed_seq: Seq,
     pub(super) next_batch: BatchNumber,
     pub(super) unacked: VecDeque<UnackedState>,
+    /// Those made of dead letters, which stand outside the order.
+    pub(super) replays: VecDeque<UnackedState>,
     pub(super) totals: LaneTotals,
 }
 
 impl LaneRow {
+    /// The queue that the batch of this number waits in for its outcome.
+    pub(super) fn queue(&mut self, number: BatchNumber) -> &mut VecDeque<UnackedState> {
+        let is_replay = self.replays.iter().any(|batch| batch.number == number);
+        if is_replay { &mut self.replays } else { &mut self.unacked }
+    }
+
     /// The last seq in front of the oldest batch that waits for its ack.
     pub(super) fn acked(&self) -> Seq {
         self.unacked.front().map_or(self.sealed_seq, |batch| batch.first_seq.before())
@@ -278,7 +286,7 @@ fn lanes(
             path: path.to_owned(),
             what: format!("a proper pipeline or sink of lane {number}"),
         })?;
-        lane.unacked = unacked(connection, number).map_err(failed)?;
+        (lane.replays, lane.unacked) = unacked(connection, number).map_err(failed)?;
         lanes.insert(number, lane);
     }
     Ok(lanes)
@@ -298,6 +306,7 @@ fn lane_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<LaneRow>> {
         sealed_seq: Seq(count(7)?),
         next_batch: BatchNumber(count(8)?),
         unacked: VecDeque::new(),
+        replays: VecDeque::new(),
         totals: LaneTotals {
             delivered: count(9)?,
             dropped: count(10)?,
@@ -309,9 +318,18 @@ fn lane_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<LaneRow>> {
     }))
 }
 
-fn unacked(connection: &Connection, lane: LaneNumber) -> rusqlite::Result<VecDeque<UnackedState>> {
+/// Replays and the others.
+fn unacked(
+    connection: &Connection,
+    lane: LaneNumber,
+) -> rusqlite::Result<(VecDeque<UnackedState>, VecDeque<UnackedState>)> {
     let batches = stored_batches(connection, lane)?;
-    Ok(batches.into_iter().map(|(batch, inputs)| batch.unacked(inputs)).collect())
+    let (replays, others): (Vec<_>, Vec<_>) =
+        batches.into_iter().partition(|(batch, _)| batch.variant.replay);
+    let states = |batches: Vec<(StoredBatch, u64)>| {
+        batches.iter().map(|(batch, inputs)| batch.unacked(*inputs)).collect()
+    };
+    Ok((states(replays), states(others)))
 }
 
 /// Whether the table `meta` or any other single value is there: one row, one column.

@@ -9,6 +9,8 @@ mod images;
 mod letters;
 mod model;
 mod property;
+mod replay;
+mod replay_drive;
 mod upgrade;
 pub(super) mod vfs;
 

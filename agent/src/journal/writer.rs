@@ -32,6 +32,7 @@ use super::outcome::{AckOperation, CutOperation, RenameOperation};
 use super::quota::{Admission, GivenUp, Pace, Quota};
 use super::reader::{HotTail, Readers};
 use super::reopen::Trouble;
+use super::replay::ReplayOperation;
 use super::snapshot::Snapshot;
 use super::state::State;
 use super::wear::WearMeter;
@@ -82,6 +83,7 @@ pub(super) enum Operation {
     Ack(Box<AckOperation>),
     Cut(Box<CutOperation>),
     Rename(Box<RenameOperation>),
+    Replay(Box<ReplayOperation>),
     DiscardLetters(DiscardOperation),
     Lose(LoseOperation),
     Note(NoteOperation),
@@ -489,6 +491,7 @@ pub(super) fn session_of(operation: &Operation) -> Option<Session> {
         Operation::Ack(ack) => Some(Session::Lane(ack.lane)),
         Operation::Cut(cut) => Some(Session::Lane(cut.lane)),
         Operation::Rename(rename) => Some(Session::Lane(rename.lane)),
+        Operation::Replay(replay) => Some(Session::Lane(replay.lane)),
         Operation::Lose(lose) => Some(Session::Lane(lose.lane)),
         Operation::Note(note) => Some(Session::Lane(note.lane)),
         _ => None,

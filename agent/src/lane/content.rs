@@ -141,7 +141,9 @@ pub(super) fn halves(
         // The half with an input's last record counts it.
         let is_new = before != Some(record.seq);
         let is_counted = || counted.binary_search(&record.seq).is_ok();
-        if index < at && is_new && record.seq != next && !is_counted() {
+        // What a replay is made of counts as dead-lettered until it is over.
+        let is_input = is_new && !batch.variant.replay;
+        if index < at && is_input && record.seq != next && !is_counted() {
             inputs += 1;
         }
         before = Some(record.seq);

@@ -1,10 +1,13 @@
 //! What an operator may tell a running lane, and how the lane hears of it.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use super::replay::{Order, ReplayError, Replayed, Selection};
 use crate::journal::BatchKey;
+use crate::limits::REPLAYS_WAITING_MAX;
 use crate::record::id::Seq;
 
 /// Resolutions that may wait for the lane; more are refused.
@@ -50,6 +53,9 @@ pub struct Desk {
     to_resolve: tokio::sync::Mutex<mpsc::Receiver<(Resolution, Answer)>>,
     /// A batch that gets a new number when the lane opens itself anew.
     renamed: Mutex<Option<BatchKey>>,
+    /// Orders for replays, and how many they are.
+    orders: Mutex<VecDeque<Order>>,
+    ordered: watch::Sender<usize>,
     flushes: watch::Sender<u64>,
     /// The last flush that was begun, and the record that it goes to.
     flushing: watch::Sender<(u64, Seq)>,
@@ -68,6 +74,8 @@ impl Default for Desk {
             resolutions,
             to_resolve: tokio::sync::Mutex::new(to_resolve),
             renamed: Mutex::default(),
+            orders: Mutex::default(),
+            ordered: watch::channel(0).0,
             flushes: watch::channel(0).0,
             flushing: watch::channel((0, Seq(0))).0,
             settled: watch::channel(Seq(0)).0,
@@ -136,12 +144,58 @@ impl Desk {
         }
     }
 
+    /// Puts an order for a replay down, and waits until the lane has carried it out.
+    pub(super) async fn replay(&self, selection: Selection) -> Result<Replayed, ReplayError> {
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+            if *self.ended.borrow() {
+                return Err(ReplayError::Ended);
+            }
+            if orders.len() >= REPLAYS_WAITING_MAX {
+                return Err(ReplayError::Busy);
+            }
+            orders.push_back((selection, answer));
+            self.ordered.send_replace(orders.len());
+        }
+        answered.await.unwrap_or(Err(ReplayError::Ended))
+    }
+
+    /// The oldest order that somebody still waits for.
+    pub(super) fn to_replay(&self) -> Option<Order> {
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        orders.retain(|(_, answer)| !answer.is_closed());
+        let order = orders.pop_front();
+        self.ordered.send_replace(orders.len());
+        order
+    }
+
+    /// Waits until there is an order for a replay.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again.
+    pub(super) async fn replay_wanted(&self) {
+        // The sender is our own: it does not go while this waits.
+        let mut ordered = self.ordered.subscribe();
+        let waiting = ordered.wait_for(|orders| *orders > 0).await;
+        drop(waiting);
+    }
+
+    pub(super) fn wants_replay(&self) -> bool {
+        *self.ordered.borrow() > 0
+    }
+
     pub(super) fn pauses(&self) -> watch::Receiver<bool> {
         self.paused.subscribe()
     }
 
+    /// Hears of flushes from now on, and at once of one that was ordered between two sessions.
     pub(super) fn flushes(&self) -> watch::Receiver<u64> {
-        self.flushes.subscribe()
+        let mut flushes = self.flushes.subscribe();
+        if self.flushing.borrow().0 < *flushes.borrow() {
+            flushes.mark_changed();
+        }
+        flushes
     }
 
     /// A flush has begun, which goes to this record.
@@ -151,7 +205,10 @@ impl Desk {
 
     /// The lane has ended: nobody waits for it any more.
     pub(super) fn end(&self) {
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         self.ended.send_replace(true);
+        // Whoever waits hears of it.
+        orders.clear();
     }
 
     pub(super) fn settled(&self, to: Seq) {

@@ -11,9 +11,10 @@ use tokio::sync::{oneshot, watch};
 use super::content::{self, Which};
 use super::control::{Desk, Resolution, ResolveError};
 use super::error::LaneError;
-use super::retry::{Decision, Rules, Trial, decide};
+use super::replay::goes_while_held;
+use super::retry::{Decision, Rules, Trial, decide, decide_replay};
 use super::served::Served;
-use super::status::{Attempt, LaneState, LaneStatus};
+use super::status::{Attempt, LaneState, LaneStatus, SEAL_CAUSES};
 use super::storm::Breaker;
 use crate::clock::{Monotonic, SharedClock, Timestamp};
 use crate::error_chain::Chain;
@@ -45,6 +46,8 @@ pub(super) struct Deliverer {
     pub(super) served_here: u64,
     pub(super) failures: u32,
     pub(super) failing_since: Option<Timestamp>,
+    /// While replays are settled: how the lane was before.
+    pub(super) outside: Option<LaneState>,
     pub(super) shutdown: Shutdown,
 }
 
@@ -55,8 +58,8 @@ pub(super) enum Settled {
     Done,
     /// It was cut: these are to be settled, in order.
     Cut(Box<[StoredBatch; 2]>),
-    /// It is to be given a new number, for which the lane opens itself anew.
-    Renamed,
+    /// An order is to be carried out, for which the lane opens itself anew; the batch waits.
+    Ordered,
     /// The lane was asked to stop; the batch waits.
     Stopped,
     /// Nobody will take anything any more; the batch waits.
@@ -97,6 +100,7 @@ enum Step {
 enum Woken {
     Time,
     Stop,
+    Ordered,
     Resolved(Resolution, oneshot::Sender<Result<(), ResolveError>>),
 }
 
@@ -120,7 +124,11 @@ impl Deliverer {
         let mut current = Current {
             batch,
             sealed: content::sealed_batch(batch, earlier, &self.lane, &self.place),
-            trial: Trial::new(batch.records, batch.variant.spent, self.clock.now()),
+            trial: Trial::new(
+                batch.records,
+                batch.variant.spent || batch.variant.replay,
+                self.clock.now(),
+            ),
         };
         let mut step = match batch.variant.verdict {
             Some(class) => Step::GiveUp(GivenUp {
@@ -191,10 +199,15 @@ impl Deliverer {
         self.attempted(current, begun, result.as_ref().err());
         match result {
             Ok(delivered) if delivered.refused.is_empty() => {
-                let had_all = delivered.already >= current.batch.records;
-                let finish = if had_all { Finish::Already } else { Finish::Delivered };
-                self.lane.ack_as(current.batch, finish, current.trial.attempts).await?;
-                self.breaker().note(self.clock.monotonic(), current.batch.records, 0);
+                if current.batch.variant.replay {
+                    let already = delivered.already;
+                    self.acknowledge(current, LetterClass::Rejected, Vec::new(), already).await?;
+                } else {
+                    let had_all = delivered.already >= current.batch.records;
+                    let finish = if had_all { Finish::Already } else { Finish::Delivered };
+                    self.lane.ack_as(current.batch, finish, current.trial.attempts).await?;
+                    self.breaker().note(self.clock.monotonic(), current.batch.records, 0);
+                }
                 self.count_served();
                 self.succeeded(&delivered);
                 Ok(Step::End(Settled::Done))
@@ -236,7 +249,10 @@ impl Deliverer {
         let class = current.trial.class(error, others);
         self.status.counters.failed(class);
         current.trial.failed(error, class, self.clock.monotonic());
-        let decision = decide(class, error, &current.trial, self.failures, &self.rules);
+        let mut decision = decide(class, error, &current.trial, self.failures, &self.rules);
+        if current.batch.variant.replay {
+            decision = decide_replay(decision, class, error, &current.trial);
+        }
         let reason = Chain(error).to_string();
         let identity = current.sealed.facts.identity();
         tracing::debug!(
@@ -256,7 +272,7 @@ impl Deliverer {
                 if self.status.set(state) {
                     tracing::warn!(batch = identity, class = class.as_str(), error = %Chain(error), "Delivery failed, the batch stays queued");
                 }
-                self.holding.send_replace(false);
+                self.holds_no_more();
                 Step::Wait { pause, probe: false, hold: None }
             }
             Decision::Probe(pause) => {
@@ -302,11 +318,14 @@ impl Deliverer {
     ) -> Result<Step, LaneError> {
         let is_undecided = hold.as_ref().is_some_and(|hold| hold.undecided.is_some());
         let for_room = hold.as_ref().is_some_and(|hold| hold.cause == "dead_letters");
+        let lets_replay = hold.as_ref().is_none_or(|hold| goes_while_held(hold.cause))
+            && !current.batch.variant.replay;
         self.desk.set_undecided(is_undecided);
-        let woken = self.woken(pause, is_undecided, for_room).await;
+        let woken = self.woken(pause, is_undecided, for_room, lets_replay).await;
         self.desk.set_undecided(false);
         match (woken, hold) {
             (Woken::Stop, _) => Ok(Step::End(Settled::Stopped)),
+            (Woken::Ordered, _) => Ok(Step::End(Settled::Ordered)),
             (Woken::Resolved(resolution, answer), Some(Hold { undecided: Some(given_up), .. })) => {
                 let step = self.resolve(current, resolution, given_up).await;
                 let _unheard = answer.send(Ok(()));
@@ -331,12 +350,19 @@ impl Deliverer {
         }
     }
 
-    async fn woken(&mut self, pause: Duration, is_undecided: bool, for_room: bool) -> Woken {
+    async fn woken(
+        &mut self,
+        pause: Duration,
+        is_undecided: bool,
+        for_room: bool,
+        lets_replay: bool,
+    ) -> Woken {
         let mut room = self.lane.letters_room();
         tokio::select! {
             () = self.shutdown.requested() => Woken::Stop,
             () = tokio::time::sleep(pause) => Woken::Time,
             () = self.desk.wanted_again() => Woken::Time,
+            () = self.desk.replay_wanted(), if lets_replay => Woken::Ordered,
             _ = room.changed(), if for_room => Woken::Time,
             (resolution, answer) = self.desk.resolution(), if is_undecided => {
                 Woken::Resolved(resolution, answer)
@@ -355,7 +381,7 @@ impl Deliverer {
         tracing::warn!(batch = identity, ?resolution, "Batch is resolved as asked");
         match resolution {
             Resolution::Accept => {
-                self.acknowledge(current, LetterClass::Rejected, Vec::new()).await?;
+                self.acknowledge(current, LetterClass::Rejected, Vec::new(), 0).await?;
                 let records = batch.records;
                 self.succeeded(&Delivered { records, already: records, ..Delivered::default() });
                 Ok(Step::End(Settled::Done))
@@ -366,7 +392,7 @@ impl Deliverer {
             }
             Resolution::ResendAsNew => {
                 self.desk.rename(BatchKey::from(batch));
-                Ok(Step::End(Settled::Renamed))
+                Ok(Step::End(Settled::Ordered))
             }
         }
     }
@@ -396,7 +422,9 @@ impl Deliverer {
         let batch = current.batch;
         let count = given_up.which.count(batch.records);
         let now = self.clock.monotonic();
-        if !given_up.is_decided && !self.breaker().allows(now, batch.number, batch.records, count) {
+        // What comes back of a replay was given up before.
+        let is_decided = given_up.is_decided || batch.variant.replay;
+        if !is_decided && !self.breaker().allows(now, batch.number, batch.records, count) {
             return Ok(self.hold_for_storm(count, batch.records, given_up));
         }
         let pace = *self.lane.pace().borrow();
@@ -414,7 +442,8 @@ impl Deliverer {
         };
         let written = letters.len() as u64;
         let last = letters.last().map(|letter| (letter.identity.clone(), letter.reason.clone()));
-        match self.acknowledge(current, given_up.class, letters).await {
+        let already = given_up.delivered.as_ref().map_or(0, |delivered| delivered.already);
+        match self.acknowledge(current, given_up.class, letters, already).await {
             Ok(()) => {}
             Err(error) if error.is_letters_full() || error.is_full() => {
                 let reason = Chain(&error).to_string();
@@ -426,12 +455,14 @@ impl Deliverer {
             }
             Err(error) => return Err(error.into()),
         }
-        self.breaker().note(now, batch.records, written);
-        let is_named = given_up.delivered.is_some();
-        self.status.counters.gave_up(given_up.class, written, is_named);
-        if let Some((record, reason)) = last {
-            let class = given_up.class.as_str();
-            self.status.letters_said.say(&*self.clock, written, class, &record, &reason);
+        if !batch.variant.replay {
+            self.breaker().note(now, batch.records, written);
+            let is_named = given_up.delivered.is_some();
+            self.status.counters.gave_up(given_up.class, written, is_named);
+            if let Some((record, reason)) = last {
+                let class = given_up.class.as_str();
+                self.status.letters_said.say(&*self.clock, written, class, &record, &reason);
+            }
         }
         match given_up.delivered {
             Some(delivered) if delivered.records > 0 => {
@@ -441,7 +472,7 @@ impl Deliverer {
             // An answer, but no delivery: the backoff goes on from where it is.
             _ => {
                 self.status.set(LaneState::Running);
-                self.holding.send_replace(false);
+                self.holds_no_more();
             }
         }
         Ok(Step::End(Settled::Done))
@@ -468,10 +499,34 @@ impl Deliverer {
         current: &Current<'_>,
         class: LetterClass,
         letters: Vec<LetterRecord>,
+        already: u64,
     ) -> Result<(), JournalError> {
         let Trial { attempts, first_at, last_at, .. } = current.trial;
         let letters = SinkLetters { class, attempts, first_at, last_at, letters };
-        self.lane.ack_with_letters(current.batch, letters).await
+        if current.batch.variant.replay {
+            self.lane.ack_replay(current.batch, letters, already).await
+        } else {
+            self.lane.ack_with_letters(current.batch, letters).await
+        }
+    }
+
+    /// Replays are settled from now on, or no more: then the lane is as it was before.
+    pub(super) fn set_outside(&mut self, is_outside: bool) {
+        if is_outside {
+            self.outside = Some(self.status.state());
+        } else if let Some(before) = self.outside.take() {
+            self.failures = 0;
+            self.failing_since = before.trouble().map(|(_, _, since)| since);
+            self.holding.send_replace(holds_deliveries(&before));
+            self.status.set(before);
+        }
+    }
+
+    /// More may be sealed; what a replay meets changes nothing about that.
+    fn holds_no_more(&self) {
+        if self.outside.is_none() {
+            self.holding.send_replace(false);
+        }
     }
 
     fn breaker(&self) -> std::sync::MutexGuard<'_, Breaker> {
@@ -493,8 +548,18 @@ impl Deliverer {
         }
         self.failures = 0;
         self.status.set(LaneState::Running);
-        self.holding.send_replace(false);
+        self.holds_no_more();
     }
+}
+
+/// Whether a lane in this state waits with a batch, so that it seals no more.
+pub(super) fn holds_deliveries(state: &LaneState) -> bool {
+    matches!(state, LaneState::Holding { cause, .. } if !is_cause_of_seal(cause))
+}
+
+/// Room for dead letters may be what a batch waits for, or a seal.
+fn is_cause_of_seal(cause: &str) -> bool {
+    SEAL_CAUSES.contains(&cause) && cause != "dead_letters"
 }
 
 async fn blocking<T: Send + 'static>(

@@ -49,9 +49,15 @@ pub enum LaneError {
         /// The record.
         seq: Seq,
     },
-    /// A batch is to get a new number, for which the lane opens itself anew.
-    #[error("a batch is given a new number")]
-    Renamed,
+    /// Dead letters make other content than the batch that they fell out of had.
+    #[error("dead letters of batch {batch} are not what it was sealed with")]
+    OtherContent {
+        /// The batch's identity.
+        batch: String,
+    },
+    /// An order asks for what is done between two sessions: a new number for a batch, or a replay.
+    #[error("it carries out an order")]
+    Ordered,
     /// The lane was asked to stop in the middle of a run, which has changed nothing.
     #[error("the run was interrupted")]
     Interrupted,
@@ -71,17 +77,18 @@ impl LaneError {
             Self::Journal(_) | Self::Codec(_) | Self::Read(_) => "journal",
             Self::TooManyPartitions { .. }
             | Self::Interrupted
-            | Self::Renamed
+            | Self::OtherContent { .. }
+            | Self::Ordered
             | Self::Broken(_) => "internal",
         }
     }
 
-    /// Whether the lane only has to begin anew: a policy has given up what it was working on, or a batch gets a new number.
+    /// Whether the lane only has to begin anew: a policy has given up what it was working on, or an order is carried out.
     #[must_use]
     pub fn is_overtaken(&self) -> bool {
         match self {
             Self::Journal(error) => error.is_overtaken(),
-            Self::Renamed => true,
+            Self::Ordered => true,
             _ => false,
         }
     }
@@ -97,7 +104,8 @@ impl LaneError {
             | Self::OutputTooLarge
             | Self::TooManyPartitions { .. }
             | Self::Interrupted
-            | Self::Renamed
+            | Self::OtherContent { .. }
+            | Self::Ordered
             | Self::Broken(_) => Disposition::Retry,
             Self::Codec(_) | Self::Parked { .. } => Disposition::Fatal,
         }

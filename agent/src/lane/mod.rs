@@ -37,6 +37,7 @@ mod deliver;
 mod error;
 mod memory;
 mod output;
+pub mod replay;
 mod retry;
 mod seal;
 mod served;
@@ -75,9 +76,10 @@ use crate::sinks::{Sink, SinkBuilder};
 use crate::tasks::Shutdown;
 use ahead::Ahead;
 use config::StormConfig;
-use deliver::{Deliverer, Settled};
+use deliver::{Deliverer, Settled, holds_deliveries};
 use memory::LaneMemory;
 use output::Output;
+use replay::{PlanBounds, ReplayError};
 use retry::Rules;
 use seal::{Range, SealedRun, Sealer};
 use status::{LaneState, LaneStatus};
@@ -186,6 +188,7 @@ pub async fn run(
         let go_on = tokio::select! {
             go_on = control.shutdown.sleep(wait) => go_on,
             () = control.desk.wanted_again() => true,
+            () = control.desk.replay_wanted() => true,
             _ = room.changed(), if cause == "dead_letters" => true,
         };
         if !go_on {
@@ -199,7 +202,7 @@ pub async fn run(
 /// One session: from what the journal holds until the end or the first failure.
 async fn session(
     parts: &LaneParts,
-    journal: &Journal,
+    journal: &Arc<Journal>,
     control: &LaneControl,
     status: &Arc<LaneStatus>,
     breaker: &Arc<Mutex<Breaker>>,
@@ -215,7 +218,17 @@ async fn session(
     if let Some(key) = control.desk.to_rename() {
         rename(parts, &lane, &place, &mut opened, &key).await?;
     }
-    let (holding, held) = watch::channel(false);
+    let run_shutdown = control.shutdown.child();
+    let mut sealer = Box::new(sealer(parts, &lane, &opened, &place, status, &run_shutdown));
+    let mut replays: Vec<_> = opened.replays.drain(..).map(|batch| (batch, true)).collect();
+    if replays.is_empty() {
+        let made;
+        (sealer, made) = take_order(parts, journal, &lane, control, status, sealer).await?;
+        replays = made.into_iter().map(|batch| (batch, false)).collect();
+    }
+    // One that waits with a batch goes on doing so.
+    let holds = holds_deliveries(&status.state()) && !opened.unacked.is_empty();
+    let (holding, held) = watch::channel(holds);
     let deliverer = Deliverer {
         sink: make_sink(parts, &lane, &opened, status),
         builder: Arc::clone(&parts.sink),
@@ -232,13 +245,12 @@ async fn session(
         served_here: 0,
         failures: 0,
         failing_since: None,
+        outside: None,
         shutdown: control.shutdown.clone(),
     };
     // A run that fails still lets what is sealed go out; a journal that fails stops the run too.
-    let run_shutdown = control.shutdown.child();
     let (sealed, to_deliver) = mpsc::channel(SEALED_AHEAD_MAX - 1);
-    let ahead = Ahead::new(opened.unacked.len());
-    let sealer = Box::new(sealer(parts, &lane, &opened, &place, status, &run_shutdown));
+    let ahead = Ahead::new(opened.unacked.len() + replays.len());
     let gather = Gather {
         head: lane.head(),
         next: opened.sealed_seq.next(),
@@ -254,7 +266,8 @@ async fn session(
     status.opened();
     let run = run_and_seal(sealer, gather, held, sealed, &ahead, status, &run_shutdown);
     let deliver = async {
-        let end = deliver_and_ack(deliverer, opened, to_deliver, &ahead, &control.desk).await;
+        let queue = waiting(replays, &mut opened);
+        let end = deliver_and_ack(deliverer, opened.sealed_seq, queue, to_deliver, &ahead).await;
         run_shutdown.request();
         end
     };
@@ -394,23 +407,66 @@ struct Piece {
     earlier: bool,
 }
 
-/// Settles batches in order: first those of earlier runs, then what is sealed now.
+/// Seals what an order asks for, if there is one.
+async fn take_order(
+    parts: &LaneParts,
+    journal: &Arc<Journal>,
+    lane: &LaneJournal,
+    control: &LaneControl,
+    status: &LaneStatus,
+    mut sealer: Box<Sealer>,
+) -> Result<(Box<Sealer>, Vec<StoredBatch>), LaneError> {
+    let Some((selection, answer)) = control.desk.to_replay() else {
+        return Ok((sealer, Vec::new()));
+    };
+    let bounds = PlanBounds::new(parts.batch, *lane.pace().borrow());
+    let (before, journal) = (status.state(), Arc::clone(journal));
+    let ran = tokio::task::spawn_blocking(move || {
+        let done = sealer.replay(&selection, &journal, bounds);
+        (sealer, done)
+    });
+    let (sealer, done) = ran.await.map_err(|error| LaneError::Broken(error.to_string()))?;
+    // Looking for a record that a plugin breaks down on has said so.
+    status.set(before);
+    // Whoever asked may have given up waiting; what is sealed goes out all the same.
+    match done {
+        Ok((replayed, batches)) => {
+            let _unheard = answer.send(Ok(replayed));
+            Ok((sealer, batches))
+        }
+        Err(error) => {
+            let _unheard = answer.send(Err(ReplayError::Failed(Chain(&error).to_string())));
+            Err(error)
+        }
+    }
+}
+
+/// What waits when a session begins: replays, and then what earlier sessions have left in the order.
+fn waiting(replays: Vec<(StoredBatch, bool)>, opened: &mut OpenedLane) -> VecDeque<Piece> {
+    let unacked = opened.unacked.drain(..).map(|batch| (batch, true));
+    let pieces = replays.into_iter().chain(unacked);
+    pieces.map(|(batch, earlier)| Piece { batch, stored_bytes: 0, earlier }).collect()
+}
+
+/// Settles batches: replays, then in their order those of earlier sessions and what is sealed now.
 async fn deliver_and_ack(
     mut deliverer: Deliverer,
-    opened: OpenedLane,
+    sealed_seq: Seq,
+    mut queue: VecDeque<Piece>,
     mut to_deliver: mpsc::Receiver<(SealedRun, PendingSeal)>,
     ahead: &Ahead,
-    desk: &Desk,
 ) -> Result<LaneEnd, LaneError> {
-    let first = opened.unacked.first();
-    desk.settled(first.map_or(opened.sealed_seq, |batch| batch.first_seq.before()));
-    let unacked = opened.unacked.into_iter();
-    let mut queue: VecDeque<_> =
-        unacked.map(|batch| Piece { batch, stored_bytes: 0, earlier: true }).collect();
+    let desk = Arc::clone(&deliverer.desk);
+    let first = queue.iter().find(|piece| !piece.batch.variant.replay);
+    desk.settled(first.map_or(sealed_seq, |piece| piece.batch.first_seq.before()));
+    deliverer.set_outside(queue.front().is_some_and(|piece| piece.batch.variant.replay));
     loop {
+        if !queue.front().is_some_and(|piece| piece.batch.variant.replay) {
+            deliverer.set_outside(false);
+        }
         let Piece { batch, stored_bytes, earlier } = match queue.pop_front() {
             Some(piece) => piece,
-            None => match next_sealed(&mut deliverer, &mut to_deliver).await {
+            None => match next_sealed(&mut deliverer, &mut to_deliver).await? {
                 Some((SealedRun { batch, stored_bytes }, pending)) => {
                     pending.durable().await?;
                     Piece { batch, stored_bytes, earlier: false }
@@ -428,6 +484,12 @@ async fn deliver_and_ack(
         match settled {
             Settled::Done => {
                 ahead.acked(stored_bytes);
+                if batch.variant.replay {
+                    continue;
+                }
+                if desk.wants_replay() {
+                    return Err(LaneError::Ordered);
+                }
                 if queue.front().is_none_or(|next| next.batch.number != batch.number) {
                     desk.settled(batch.last_seq);
                 }
@@ -438,7 +500,7 @@ async fn deliver_and_ack(
                 queue.push_front(Piece { batch: second, stored_bytes, earlier: true });
                 queue.push_front(Piece { batch: first, stored_bytes: 0, earlier: true });
             }
-            Settled::Renamed => return Err(LaneError::Renamed),
+            Settled::Ordered => return Err(LaneError::Ordered),
             Settled::Stopped => return Ok(LaneEnd::Stopped),
             Settled::Over => return Ok(LaneEnd::Over),
         }
@@ -449,13 +511,15 @@ async fn deliver_and_ack(
 async fn next_sealed(
     deliverer: &mut Deliverer,
     to_deliver: &mut mpsc::Receiver<(SealedRun, PendingSeal)>,
-) -> Option<(SealedRun, PendingSeal)> {
+) -> Result<Option<(SealedRun, PendingSeal)>, LaneError> {
+    let desk = Arc::clone(&deliverer.desk);
     loop {
         if !deliverer.unpaused().await {
-            return None;
+            return Ok(None);
         }
         tokio::select! {
-            sealed = to_deliver.recv() => return sealed,
+            sealed = to_deliver.recv() => return Ok(sealed),
+            () = desk.replay_wanted() => return Err(LaneError::Ordered),
             () = deliverer.pause_changed() => {}
         }
     }

@@ -142,6 +142,26 @@ pub(super) fn decide(
     }
 }
 
+/// What becomes of the decision about a replay: it holds nobody up, and what it does not deliver is a dead letter again.
+pub(super) fn decide_replay(
+    decision: Decision,
+    class: Class,
+    error: &SinkError,
+    trial: &Trial,
+) -> Decision {
+    match (decision, class) {
+        (Decision::Hold(..), Class::Conflict) => Decision::GiveUp(LetterClass::Conflict),
+        (Decision::Hold(..), _) | (Decision::Cut { .. }, Class::Retryable) => {
+            Decision::GiveUp(LetterClass::Exhausted)
+        }
+        // What may be an outage may be this batch's own fault too.
+        (Decision::Probe(_), _) if error.doubtful && trial.attempts >= HALF_ATTEMPTS => {
+            Decision::GiveUp(LetterClass::Exhausted)
+        }
+        _ => decision,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,6 +266,31 @@ mod tests {
         assert_eq!(of(&one, &rules), Decision::GiveUp(LetterClass::Exhausted));
         rules.retry.on_exhausted = GiveUp::Hold;
         assert_eq!(of(&one, &rules), Decision::Hold("exhausted", ms(30_000)));
+    }
+
+    #[test]
+    fn a_replay_holds_nobody_up() {
+        let rules = rules();
+        let of = |class, trial: &Trial| {
+            let error = SinkError::new(class, "x").answered();
+            decide_replay(decide(class, &error, trial, 1, &rules), class, &error, trial)
+        };
+        let mut replay = Trial::new(10, true, Timestamp(0));
+        assert_eq!(of(Class::Conflict, &replay), Decision::GiveUp(LetterClass::Conflict));
+        assert_eq!(of(Class::Rejected, &replay), Decision::Cut { spent: true });
+        assert_eq!(of(Class::Retryable, &replay), Decision::Again(ms(100)));
+        assert_eq!(of(Class::Unreachable, &replay), Decision::Probe(ms(100)));
+        let answer = SinkError::new(Class::Retryable, "500").answered();
+        for at_ms in 0..3 {
+            replay.begin(Timestamp(0));
+            replay.failed(&answer, Class::Retryable, at(at_ms));
+        }
+        assert_eq!(of(Class::Retryable, &replay), Decision::GiveUp(LetterClass::Exhausted));
+        assert_eq!(of(Class::Unreachable, &replay), Decision::Probe(ms(100)));
+        let silence = SinkError::new(Class::Unreachable, "silence").doubtful();
+        let probe = Decision::Probe(ms(100));
+        let decision = decide_replay(probe, Class::Unreachable, &silence, &replay);
+        assert_eq!(decision, Decision::GiveUp(LetterClass::Exhausted));
     }
 
     #[test]

@@ -9,13 +9,13 @@ use tokio::runtime::Handle;
 
 use super::error::LaneError;
 use super::output::{Made, Output};
+use super::replay::state_changes;
 use super::stage::SetAside;
 use super::status::LaneStatus;
 use super::transform::Transforms;
 use crate::clock::{SharedClock, SteadyTime, Timestamp};
 use crate::journal::{
-    JournalError, LaneJournal, PendingSeal, Seal, StageLetter, StateChange, StoredBatch, Variant,
-    cut,
+    JournalError, LaneJournal, PendingSeal, Seal, StageLetter, StoredBatch, Variant, cut,
 };
 use crate::limits::{PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR};
 use crate::plugin::StateDelta;
@@ -148,7 +148,7 @@ impl Sealer {
         } else {
             let bytes_max = range.bytes_max.saturating_mul(PLUGIN_OUTPUT_FACTOR);
             let bytes_max = bytes_max.max(PLUGIN_OUTPUT_BYTES_MIN);
-            self.transforms.run(now, &mut blocks, &mut self.output, bytes_max)?
+            self.transforms.run(now, None, &mut blocks, &mut self.output, bytes_max)?
         };
         Ok((reached.get().unwrap_or(range.first), aside, deltas))
     }
@@ -194,13 +194,6 @@ impl Sealer {
             let fixed = self.sink.fix(facts);
             fixed.map_err(|source| LaneError::Fix { batch, source })?.to_string()
         };
-        let changes = self.transform_names.iter().zip(deltas).flat_map(|(component, delta)| {
-            delta.iter().map(|(key, value)| StateChange {
-                component: component.clone(),
-                key: key.clone(),
-                value: value.as_ref().map(|value| value.to_vec()),
-            })
-        });
         Ok(Seal {
             batch: StoredBatch {
                 number: facts.number,
@@ -218,7 +211,7 @@ impl Sealer {
             not_taken: aside.not_taken,
             dead_lettered: dead.len() as u64,
             letters: aside.letters,
-            state: changes.collect(),
+            state: state_changes(&self.transform_names, deltas),
         })
     }
 }

@@ -2,6 +2,7 @@
 
 mod delivery;
 mod orders;
+mod replays;
 mod world;
 
 use std::collections::VecDeque;

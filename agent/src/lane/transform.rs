@@ -111,11 +111,13 @@ impl Transforms {
 
     /// Passes a batch through all stages into `output`, as often as it takes for a clean pass.
     ///
-    /// `blocks` gives the batch's blocks anew for each pass. Returns what was set aside and what the plugins changed; the
-    /// changes count only once they are given to [`Self::keep`].
+    /// `from`: the stage that dead letters fell out of, which they run from; a range of the stream runs from the first, as far
+    /// as the pipeline takes it. `blocks` gives the batch's blocks anew for each pass. Returns what was set aside and what the
+    /// plugins changed; the changes count only once they are given to [`Self::keep`].
     pub(super) fn run(
         &mut self,
         now: Timestamp,
+        from: Option<usize>,
         blocks: &mut dyn FnMut() -> Box<dyn Iterator<Item = Result<FrameBlock, LaneError>>>,
         output: &mut Output,
         output_bytes_max: usize,
@@ -125,7 +127,7 @@ impl Transforms {
         loop {
             output.restart(output_bytes_max)?;
             let mut aside = SetAside::default();
-            match self.pass(now, blocks(), output, &verdicts, &mut aside) {
+            match self.pass((now, from), blocks(), output, &verdicts, &mut aside) {
                 Ok(deltas) => return Ok((aside, deltas)),
                 Err(Stop::Lane(error)) => return Err(error),
                 Err(Stop::Call { stage, error, suspects }) => {
@@ -272,20 +274,20 @@ impl Transforms {
 
     fn pass(
         &mut self,
-        now: Timestamp,
+        (now, from): (Timestamp, Option<usize>),
         blocks: Box<dyn Iterator<Item = Result<FrameBlock, LaneError>>>,
         output: &mut Output,
         verdicts: &Verdicts,
         aside: &mut SetAside,
     ) -> Result<Vec<StateDelta>, Stop> {
-        for (index, stage) in self.stages.iter_mut().enumerate() {
+        for (index, stage) in self.stages.iter_mut().enumerate().skip(from.unwrap_or(0)) {
             stage.begin(&self.place).map_err(|error| Stop::Call {
                 stage: index,
                 error,
                 suspects: None,
             })?;
         }
-        let (records_max, bytes_max) = self.call_bounds();
+        let (records_max, bytes_max) = self.call_bounds(from.unwrap_or(0));
         let mut gathered = Vec::new();
         let (mut records, mut bytes) = (0, 0);
         for block in blocks {
@@ -295,13 +297,13 @@ impl Transforms {
             bytes += block.bytes.len();
             gathered.push(block);
             if records >= records_max || bytes >= bytes_max {
-                self.call(now, &gathered, output, verdicts, aside)?;
+                self.call((now, from), &gathered, output, verdicts, aside)?;
                 gathered.clear();
                 (records, bytes) = (0, 0);
             }
         }
         if !gathered.is_empty() {
-            self.call(now, &gathered, output, verdicts, aside)?;
+            self.call((now, from), &gathered, output, verdicts, aside)?;
         }
         Ok(self.stages.iter_mut().map(Stage::end).collect())
     }
@@ -312,15 +314,15 @@ impl Transforms {
     }
 
     /// How much is gathered before the first stage is called.
-    fn call_bounds(&self) -> (usize, usize) {
-        let first = &self.stages[0];
+    fn call_bounds(&self, first: usize) -> (usize, usize) {
+        let first = &self.stages[first];
         (first.call_records_max, first.transform.config.call_bytes_max.as_usize())
     }
 
-    /// Takes some blocks through all stages.
+    /// Takes some blocks through all stages, or those from the one that they fell out of.
     fn call(
         &mut self,
-        now: Timestamp,
+        (now, from): (Timestamp, Option<usize>),
         blocks: &[FrameBlock],
         output: &mut Output,
         verdicts: &Verdicts,
@@ -330,19 +332,19 @@ impl Transforms {
         for block in blocks {
             for record in block.records() {
                 let record = record?;
-                if self.take(record.subject) {
+                if from.is_some() || self.take(record.subject) {
                     records.push(record);
                 } else {
                     aside.not_taken += 1;
                 }
             }
         }
-        let last = self.stages.len() - 1;
+        let (first, last) = (from.unwrap_or(0), self.stages.len() - 1);
         let mut between = FrameBuffer::default();
-        self.stage(0, now, &records, verdicts, aside, &mut |record| {
-            if last == 0 { output.push(record) } else { push(&mut between, record) }
+        self.stage(first, now, &records, verdicts, aside, &mut |record| {
+            if last == first { output.push(record) } else { push(&mut between, record) }
         })?;
-        for index in 1..=last {
+        for index in first + 1..=last {
             let made = std::mem::take(&mut between);
             let reader = FrameReader::new(made.bytes(), made.count(), Epoch::default(), Seq(1));
             let records = reader.collect::<Result<Vec<_>, _>>()?;

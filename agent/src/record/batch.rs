@@ -89,7 +89,7 @@ pub struct BatchFacts {
     /// The keys that the sink takes the batch apart by, in the order of their first records; empty when it does not, and when
     /// the batch is delivered, as the sink has fixed what it made of them.
     pub partitions: Vec<String>,
-    /// What stands behind the number: `.0` or `.1` for each cut; empty for a batch as it was sealed.
+    /// What stands behind the number: `.0` or `.1` for each cut, `/rN` for a replay; empty for a batch as it was sealed.
     pub suffix: Arc<str>,
 }
 
@@ -136,6 +136,11 @@ impl ContentHash {
         head.extend_from_slice(&record.seq.0.to_le_bytes());
         head.extend_from_slice(&record.origin.tick.unwrap_or(0).to_le_bytes());
         head.extend_from_slice(&record.time.0.to_le_bytes());
+        if record.origin.repair > 0 {
+            // No part is that long.
+            head.extend_from_slice(&u64::MAX.to_le_bytes());
+            head.extend_from_slice(&record.origin.repair.to_le_bytes());
+        }
         for part in [record.origin.path.0, record.subject.as_bytes(), record.headers.0] {
             head.extend_from_slice(&(part.len() as u64).to_le_bytes());
             head.extend_from_slice(part);

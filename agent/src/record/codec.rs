@@ -2,11 +2,12 @@
 //!
 //! A block of frames is read from its front; each frame says only what differs from the one before it:
 //!
-//! 1. flags, one byte;
+//! 1. flags, one byte; if `MORE`, a second one;
 //! 2. if `EPOCH`: five bytes, big-endian; otherwise the epoch of the frame before (of the block, for the first);
 //! 3. if `SEQ`: zigzag LEB128, the difference to the seq of the frame before; otherwise that seq plus one;
 //! 4. if `TICK`: LEB128, the batch whose tick made the record;
-//! 5. if `PATH`: LEB128 length and bytes of the split numbers, each LEB128;
+//! 5. if `PATH`: LEB128 length and bytes of the split numbers, each LEB128; if `REPAIR`: LEB128, how often its payload was
+//!    replaced;
 //! 6. time: eight bytes, little-endian, if `TIME`; otherwise zigzag LEB128, the difference to the frame before;
 //! 7. if `SUBJECT`: LEB128 length and bytes, UTF-8; otherwise the subject of the frame before;
 //! 8. if `HEADERS`: LEB128 length and bytes of all headers, each LEB128 length and bytes, UTF-8, of name and value; otherwise
@@ -27,7 +28,9 @@ const PATH: u8 = 1 << 3;
 const TIME: u8 = 1 << 4;
 const SUBJECT: u8 = 1 << 5;
 const HEADERS: u8 = 1 << 6;
-const KNOWN: u8 = EPOCH | SEQ | TICK | PATH | TIME | SUBJECT | HEADERS;
+const MORE: u8 = 1 << 7;
+// In the second byte of flags.
+const REPAIR: u8 = 1;
 
 /// Why a block of frames cannot be decoded. The frames before are good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +46,7 @@ pub enum CodecError {
     Flags {
         /// Which frame, from 0.
         index: u32,
-        /// Its first byte.
+        /// Its second byte.
         flags: u8,
     },
     /// A subject or header that is not UTF-8.
@@ -105,6 +108,10 @@ impl FrameBuffer {
     pub fn push(&mut self, record: &RecordView<'_>) {
         let flags_at = self.begin();
         let mut flags = 0;
+        if record.origin.repair > 0 {
+            flags |= MORE;
+            self.bytes.push(REPAIR);
+        }
         if self.epoch != Some(record.epoch) {
             flags |= EPOCH;
             self.bytes.extend_from_slice(&record.epoch.to_bytes());
@@ -125,6 +132,9 @@ impl FrameBuffer {
         if !record.origin.path.0.is_empty() {
             flags |= PATH;
             write_slice(&mut self.bytes, record.origin.path.0);
+        }
+        if record.origin.repair > 0 {
+            write_varint(&mut self.bytes, record.origin.repair);
         }
         flags |= self.push_content(record.time, record.subject, record.headers, record.payload);
         self.bytes[flags_at] = flags;
@@ -232,8 +242,9 @@ impl<'a> FrameReader<'a> {
         let text = CodecError::Text { index };
         let rest = &mut self.rest;
         let [flags] = *take::<1>(rest).ok_or(short)?;
-        if flags & !KNOWN != 0 {
-            return Err(CodecError::Flags { index, flags });
+        let [more] = if flags & MORE != 0 { *take::<1>(rest).ok_or(short)? } else { [0] };
+        if more & !REPAIR != 0 {
+            return Err(CodecError::Flags { index, flags: more });
         }
         let before = &mut self.before;
         if flags & EPOCH != 0 {
@@ -249,6 +260,7 @@ impl<'a> FrameReader<'a> {
         };
         let tick = if flags & TICK != 0 { Some(read_varint(rest).ok_or(short)?) } else { None };
         let path = if flags & PATH != 0 { read_slice(rest).ok_or(short)? } else { &[] };
+        let repair = if more & REPAIR != 0 { read_varint(rest).ok_or(short)? } else { 0 };
         before.time = if flags & TIME != 0 {
             Timestamp(i64::from_le_bytes(*take::<8>(rest).ok_or(short)?))
         } else {
@@ -267,7 +279,7 @@ impl<'a> FrameReader<'a> {
         Ok(RecordView {
             epoch: before.epoch,
             seq: before.seq,
-            origin: Origin { tick, path: Path(path) },
+            origin: Origin { tick, path: Path(path), repair },
             time: before.time,
             subject: before.subject,
             headers: before.headers,
@@ -295,7 +307,7 @@ impl<'a> Iterator for FrameReader<'a> {
     }
 }
 
-fn checked_headers(bytes: &[u8]) -> Option<Headers<'_>> {
+pub(super) fn checked_headers(bytes: &[u8]) -> Option<Headers<'_>> {
     let mut rest = bytes;
     while !rest.is_empty() {
         read_text(&mut rest)?;
@@ -370,14 +382,18 @@ mod tests {
     use super::*;
     use crate::record::{HeadersBuffer, PathBuffer};
 
-    type Owned = (u64, u64, Option<u64>, Vec<u64>, i64, String, Vec<(String, String)>, Vec<u8>);
+    type Owned =
+        (u64, u64, Option<u64>, (Vec<u64>, u64), i64, String, Vec<(String, String)>, Vec<u8>);
 
     fn records() -> impl Strategy<Value = Vec<Owned>> {
         let record = (
             0u64..1 << 40,
             any::<u64>(),
             proptest::option::of(any::<u64>()),
-            proptest::collection::vec(any::<u64>(), 0..3),
+            (
+                proptest::collection::vec(any::<u64>(), 0..3),
+                prop_oneof![3 => Just(0), 1 => any::<u64>()],
+            ),
             any::<i64>(),
             "[a-c]{0,2}",
             proptest::collection::vec(("[x-z]{0,2}".prop_map(String::from), any::<String>()), 0..2),
@@ -391,7 +407,7 @@ mod tests {
         fn what_is_pushed_is_read_back(records in records()) {
             let mut frames = FrameBuffer::default();
             let mut expected = Vec::new();
-            for (epoch, seq, tick, path, time, subject, headers, payload) in &records {
+            for (epoch, seq, tick, (path, repair), time, subject, headers, payload) in &records {
                 let mut encoded = HeadersBuffer::default();
                 for (name, value) in headers {
                     encoded.push(name, value);
@@ -404,13 +420,13 @@ mod tests {
                 frames.push(&RecordView {
                     epoch: Epoch::new(epoch >> 20, u32::try_from(epoch & 0xfffff).unwrap()),
                     seq: Seq(*seq),
-                    origin: Origin { tick: *tick, path: numbers.as_path() },
+                    origin: Origin { tick: *tick, path: numbers.as_path(), repair: *repair },
                     time: Timestamp(*time),
                     subject,
                     headers: encoded.as_headers(),
                     payload,
                 });
-                expected.push((*seq, *tick, path.clone(), *time, subject.clone(), headers.clone(), payload.clone()));
+                expected.push((*seq, *tick, (path.clone(), *repair), *time, subject.clone(), headers.clone(), payload.clone()));
             }
             let read: Vec<_> = FrameReader::new(frames.bytes(), frames.count(), Epoch::default(), Seq(9))
                 .map(|record| {
@@ -419,7 +435,7 @@ mod tests {
                     (
                         record.seq.0,
                         record.origin.tick,
-                        record.origin.path.numbers().collect(),
+                        (record.origin.path.numbers().collect(), record.origin.repair),
                         record.time.0,
                         record.subject.to_owned(),
                         headers,

@@ -3,13 +3,15 @@
 //! Identities are plain strings and stay as they are for ever:
 //! - record: `AGENT/SOURCE/PIPELINE/SINK/EPOCH/SEQ`, with `.n` for each splitting stage,
 //! - made by a tick: `AGENT/SOURCE/PIPELINE/SINK/EPOCH/tBATCH.n`,
-//! - batch: `AGENT/SOURCE/PIPELINE/SINK/EPOCH/bBATCH`, with `.0` or `.1` for each cut in half.
+//! - whose payload was replaced by hand: the same with `~n` at its end, for the n-th time,
+//! - batch: `AGENT/SOURCE/PIPELINE/SINK/EPOCH/bBATCH`, with `.0` or `.1` for each cut in half, and `/rN` for the n-th replay
+//!   of some of its dead letters.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::RecordView;
+use super::{Origin, PathBuffer, RecordView};
 use crate::limits::NAME_BYTES_MAX;
 
 /// Why a text is no component name or agent id.
@@ -241,6 +243,55 @@ pub fn write_record_identity(out: &mut String, lane: &LaneName, record: &RecordV
     for number in record.origin.path.numbers() {
         let _ok = write!(out, ".{number}");
     }
+    if record.origin.repair > 0 {
+        let _ok = write!(out, "~{}", record.origin.repair);
+    }
+}
+
+/// What the identity of a record says beside its lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordIdentity {
+    /// The run that appended it, or sealed it where a tick made it.
+    pub epoch: Epoch,
+    /// Its seq; none where a tick made it.
+    pub seq: Option<Seq>,
+    /// The batch whose tick made it.
+    pub tick: Option<u64>,
+    /// The numbers of its splits.
+    pub path: PathBuffer,
+    /// How often its payload was replaced by hand.
+    pub repair: u64,
+}
+
+impl RecordIdentity {
+    /// Takes an identity of a record of this lane apart; `None` when it is none.
+    #[must_use]
+    pub fn parse(lane: &LaneName, text: &str) -> Option<Self> {
+        let rest = text.strip_prefix(lane.as_str())?.strip_prefix('/')?;
+        let (epoch, rest) = rest.split_once('/')?;
+        let (rest, repair) = match rest.split_once('~') {
+            Some((rest, repair)) => (rest, repair.parse().ok().filter(|repair| *repair > 0)?),
+            None => (rest, 0),
+        };
+        let mut numbers = rest.split('.');
+        let first = numbers.next()?;
+        let (seq, tick) = match first.strip_prefix('t') {
+            Some(batch) => (None, Some(batch.parse().ok()?)),
+            None => (Some(Seq(first.parse().ok()?)), None),
+        };
+        let mut path = PathBuffer::default();
+        for number in numbers {
+            let parent = path.clone();
+            path.set(parent.as_path(), number.parse().ok()?);
+        }
+        Some(Self { epoch: epoch.parse().ok()?, seq, tick, path, repair })
+    }
+
+    /// Where the record comes from, beyond its seq.
+    #[must_use]
+    pub fn origin(&self) -> Origin<'_> {
+        Origin { tick: self.tick, path: self.path.as_path(), repair: self.repair }
+    }
 }
 
 /// The identity of a record or batch, taken apart.
@@ -330,7 +381,6 @@ impl fmt::Display for RecordId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Origin, PathBuffer};
 
     #[test]
     fn names_follow_the_rule_and_others_are_made_to_fit() {
@@ -413,11 +463,31 @@ mod tests {
         path.set(crate::record::Path::default(), 0);
         let mut deeper = PathBuffer::default();
         deeper.set(path.as_path(), 300);
-        record.origin = Origin { tick: None, path: deeper.as_path() };
+        record.origin = Origin { path: deeper.as_path(), ..Origin::default() };
         write_record_identity(&mut text, &lane, &record);
         assert_eq!(text, "gw/s/p/k/00001abcde/42.0.300");
         record.origin.tick = Some(7);
         write_record_identity(&mut text, &lane, &record);
         assert_eq!(text, "gw/s/p/k/00001abcde/t7.0.300");
+        record.origin.repair = 2;
+        write_record_identity(&mut text, &lane, &record);
+        assert_eq!(text, "gw/s/p/k/00001abcde/t7.0.300~2");
+        for text in ["7", "7.0.300", "t7.0", "7~1", "t7.1~12"] {
+            let text = format!("gw/s/p/k/00001abcde/{text}");
+            let parsed = RecordIdentity::parse(&lane, &text).unwrap();
+            let seq = parsed.seq.unwrap_or_default();
+            let record = RecordView { origin: parsed.origin(), seq, ..record };
+            let mut again = String::new();
+            write_record_identity(&mut again, &lane, &record);
+            assert_eq!((again, parsed.epoch), (text, record.epoch));
+        }
+        for bad in [
+            "gw/s/p/other/00001abcde/7",
+            "gw/s/p/k/00001abcde/x",
+            "gw/s/p/k/7",
+            "gw/s/p/k/00001abcde/7~0",
+        ] {
+            assert_eq!(RecordIdentity::parse(&lane, bad), None, "{bad}");
+        }
     }
 }

@@ -50,6 +50,8 @@ pub struct Origin<'a> {
     pub tick: Option<u64>,
     /// One number for each splitting stage, from 0.
     pub path: Path<'a>,
+    /// How often its payload was replaced by hand; 0 for what a source handed in and what plugins made of that.
+    pub repair: u64,
 }
 
 /// The numbers of the splits that a record went through, encoded as LEB128.
@@ -85,6 +87,12 @@ impl<'a> Headers<'a> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Headers that were stored in their encoded form; `None` when these bytes are none.
+    #[must_use]
+    pub fn checked(bytes: &'a [u8]) -> Option<Self> {
+        codec::checked_headers(bytes)
     }
 
     /// The encoded form.

@@ -2,6 +2,7 @@
 
 use crate::journal::JournalError;
 use crate::lane::ResolveError;
+use crate::lane::replay::ReplayError;
 use crate::plugin::PluginError;
 use crate::record::id::{SourceId, TransformId};
 use crate::sources::SourceError;
@@ -46,6 +47,14 @@ pub enum OrderError {
         lane: String,
         /// Why.
         source: ResolveError,
+    },
+    /// The lane does not take a replay, or it failed.
+    #[error("lane {lane}")]
+    Replay {
+        /// Its name.
+        lane: String,
+        /// Why.
+        source: ReplayError,
     },
     /// The journal did not commit it.
     #[error("the journal failed")]

@@ -1,5 +1,6 @@
 //! What an operator may order a running agent to do. What is ordered is not kept over a stop: a pause ends with the process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -8,8 +9,10 @@ use super::Handle;
 use super::error::OrderError;
 use super::handle::{LaneEntry, lane_name};
 use super::status::LaneView;
-use crate::journal::LaneSnapshot;
+use crate::journal::{JournalError, LaneSnapshot};
+use crate::lane::replay::{self, Plan, PlanBounds, Replayed, Selection};
 use crate::lane::{Resolution, ResolveError};
+use crate::record::id::LaneName;
 
 impl Handle {
     /// Has a lane hold after the attempt that is under way, until it is resumed or the agent ends.
@@ -77,6 +80,42 @@ impl Handle {
     /// When the journal does not commit.
     pub async fn discard(&self, ids: Vec<i64>, note: Option<String>) -> Result<u64, OrderError> {
         Ok(self.0.journal.discard_letters(ids, note).await?)
+    }
+
+    /// Has a lane send dead letters again. Answered when they are sealed durably; what comes of them stands in the journal.
+    ///
+    /// # Errors
+    /// When there is no such lane, it takes no replays now, or the journal fails.
+    ///
+    /// # Cancel safety
+    /// Dropped, the order is carried out or not.
+    pub async fn replay(&self, lane: &str, selection: Selection) -> Result<Replayed, OrderError> {
+        // What is not to be sent at all need not wait for the lane.
+        let plan = self.plan_replay(lane, selection.clone()).await?;
+        if plan.batches.is_empty() {
+            return Ok(Replayed { sealed: Vec::new(), left_out: plan.left_out });
+        }
+        let entry = self.entry(lane)?;
+        let replayed = replay::order(&entry.desk, &entry.status, selection).await;
+        replayed.map_err(|source| OrderError::Replay { lane: lane.to_owned(), source })
+    }
+
+    /// What such an order would come to now; nothing is changed.
+    ///
+    /// # Errors
+    /// When there is no such lane, or the journal cannot be read.
+    pub async fn plan_replay(&self, lane: &str, selection: Selection) -> Result<Plan, OrderError> {
+        let entry = self.entry(lane)?;
+        let checked = selection.check();
+        checked.map_err(|source| OrderError::Replay { lane: lane.to_owned(), source })?;
+        let journal = Arc::clone(&self.0.journal);
+        let transforms = entry.parts.transforms.iter();
+        let transforms: Vec<_> = transforms.map(|stage| stage.config.id.to_string()).collect();
+        let bounds = PlanBounds::new(entry.parts.batch, journal.pace());
+        let name = LaneName::stored(lane);
+        let plan = move || replay::plan(&journal, &name, &transforms, bounds, &selection);
+        let planned = tokio::task::spawn_blocking(plan).await;
+        Ok(planned.unwrap_or(Err(JournalError::Closed))?)
     }
 
     fn entry(&self, lane: &str) -> Result<&LaneEntry, OrderError> {

@@ -36,6 +36,8 @@ mod outage;
 mod pipeline;
 /// Power cuts of the whole agent, rebuilt from its system calls.
 mod power;
+/// Dead letters that go out again.
+mod replay;
 /// Which pipeline takes a record, and which file it goes into.
 mod routes;
 /// Stopping while nothing moves.

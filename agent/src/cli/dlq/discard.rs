@@ -64,7 +64,7 @@ fn parse_note(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn usage(message: &str, hint: &str) -> anyhow::Error {
+pub(super) fn usage(message: &str, hint: &str) -> anyhow::Error {
     let (message, hint) = (message.to_owned(), Some(hint.to_owned()));
     Failure { code: ExitCode::Usage, message, hint }.into()
 }

@@ -6,6 +6,7 @@
 mod discard;
 mod export;
 mod list;
+mod replay;
 mod show;
 
 use anyhow::Context as _;
@@ -22,7 +23,7 @@ use crate::record::subject::SubjectPattern;
 use crate::record::time::push_rfc3339;
 use crate::units::parse_duration;
 
-/// Look at the dead letters, keep them elsewhere, and discard them
+/// Look at the dead letters, send them again, keep them elsewhere, and discard them
 ///
 /// A dead letter is a record that was given up and kept, with all that is needed to decide about it: what a destination
 /// refuses for good, what a plugin rejects or breaks down on, what is over the limit of its source.
@@ -36,6 +37,7 @@ pub struct Args {
 enum Command {
     List(list::Args),
     Show(show::Args),
+    Replay(replay::Args),
     Discard(discard::Args),
     Export(export::Args),
 }
@@ -48,6 +50,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::List(args) => list::run(args),
         Command::Show(args) => show::run(args),
+        Command::Replay(args) => replay::run(args),
         Command::Discard(args) => discard::run(args),
         Command::Export(args) => export::run(args),
     }

@@ -172,8 +172,17 @@ fn next(letter: &Letter) -> String {
             format!("The destination of sink {stage} refuses it for good: correct the destination, or the transform in front of it.")
         }
     };
+    if letter.is_under_way {
+        return "It is being replayed: `waystation dlq show` tells what came of it when that is over.".to_owned();
+    }
+    let again = match letter.stage.as_str() {
+        "source" => String::new(),
+        _ => format!(
+            "\nThen `waystation dlq replay --id {id}` sends it again, with --payload FILE in a corrected form."
+        ),
+    };
     format!(
-        "{why}\n`waystation dlq export --id {id}` keeps it elsewhere, `waystation dlq discard --id {id} --note TEXT` discards it."
+        "{why}{again}\n`waystation dlq export --id {id}` keeps it elsewhere, `waystation dlq discard --id {id} --note TEXT` discards it."
     )
 }
 

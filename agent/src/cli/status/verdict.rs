@@ -110,7 +110,7 @@ fn cause_words(cause: &str) -> (Grade, &'static str, &'static str, &'static str)
             Grade::Blocked,
             "BLOCKED",
             "its dead letters have no room",
-            "nothing is lost, and it goes on by itself when there is room: look with `waystation dlq list`, keep what matters with `waystation dlq export`, make room with `waystation dlq discard`, or raise dead_letters.max_bytes",
+            "nothing is lost, and it goes on by itself when there is room: look with `waystation dlq list`, send again with `waystation dlq replay` what is taken by now, keep what matters with `waystation dlq export`, make room with `waystation dlq discard`, or raise dead_letters.max_bytes",
         ),
         "paused" => (
             Grade::Delayed,

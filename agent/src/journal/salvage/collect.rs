@@ -33,7 +33,7 @@ struct SmallTable {
 }
 
 /// `compiled` is left out: a plugin whose digest is not known is compiled again.
-const SMALL_TABLES: [SmallTable; 9] = [
+const SMALL_TABLES: [SmallTable; 12] = [
     SmallTable {
         name: "meta",
         columns: 2,
@@ -112,6 +112,51 @@ const SMALL_TABLES: [SmallTable; 9] = [
         is_row: |row| {
             matches!(row, [Value::Integer(1..), Value::Text(_), Value::Text(_), ..])
                 && matches!(row.get(14..17), Some([Value::Text(_), Value::Blob(_), Value::Blob(_)]))
+        },
+        older: "0",
+    },
+    SmallTable {
+        name: "letter_batches",
+        columns: 8,
+        columns_least: 8,
+        is_row: |row| {
+            matches!(
+                row,
+                [
+                    Value::Integer(1..), Value::Text(batch), Value::Integer(0..),
+                    Value::Integer(0..), Value::Integer(_), Value::Blob(_), Value::Text(_),
+                    Value::Integer(0..)
+                ] if batch.contains("/b")
+            )
+        },
+        older: "lane = ?1 AND batch = ?2 AND replays < ?8",
+    },
+    // Rows in the pages look like those of indexes: only what SQLite reads counts.
+    SmallTable {
+        name: "replaying",
+        columns: 2,
+        columns_least: 3,
+        is_row: |row| {
+            matches!(row, [Value::Integer(1..), Value::Integer(1..), Value::Integer(1..)])
+        },
+        older: "0",
+    },
+    SmallTable {
+        name: "replays",
+        columns: 13,
+        columns_least: 13,
+        is_row: |row| {
+            matches!(
+                row,
+                [
+                    Value::Integer(1..),
+                    Value::Integer(1..),
+                    Value::Integer(1..),
+                    Value::Text(_),
+                    Value::Text(_),
+                    ..
+                ]
+            )
         },
         older: "0",
     },

@@ -38,6 +38,7 @@ struct Batch {
     parts: u64,
     sha256: Vec<u8>,
     first_record: u64,
+    replay: bool,
 }
 
 pub(super) fn mend_lanes(
@@ -61,6 +62,7 @@ pub(super) fn mend_lanes(
             lane.sealed = lane.sealed.min(stream.head);
             lane.start = lane.start.min(lane.sealed);
             mend_lane(building, marks, stream, &mut lane, report, now)?;
+            mend_replays(building, stream, &lane, report, now)?;
             building.execute(
                 "UPDATE lanes SET sealed_seq = ?2, start_seq = ?3, next_batch = ?4 WHERE number = ?1",
                 (
@@ -72,6 +74,21 @@ pub(super) fn mend_lanes(
             )?;
             settle_totals(building, &lane)?;
         }
+    }
+    building.execute(
+        "DELETE FROM replaying WHERE NOT EXISTS (SELECT 1 FROM batches
+            WHERE batches.lane = replaying.lane AND batches.number = replaying.number)",
+        [],
+    )?;
+    if !building.is_complete("letter_batches") {
+        // Nobody knows how often letters of a batch were replayed: no number is used twice.
+        building.execute("UPDATE letter_batches SET replays = replays + 1000", [])?;
+        building.execute(
+            "INSERT OR IGNORE INTO letter_batches
+             SELECT DISTINCT lane, batch, 0, 0, 0, x'', '', 1000 FROM dead_letters
+             WHERE lane IS NOT NULL AND batch IS NOT NULL",
+            [],
+        )?;
     }
     // Parts of no batch: of a run without a seal, or acked long ago.
     building.execute(
@@ -202,7 +219,7 @@ fn batches_of(building: &Building, lane: &Lane) -> Result<Vec<Batch>, JournalErr
         .db
         .prepare_cached(
             "SELECT number, epoch, first_seq, last_seq, inputs, records, parts, sha256, suffix,
-                    first_record
+                    first_record, replay
              FROM batches WHERE lane = ?1 ORDER BY number, suffix",
         )
         .map_err(failed)?;
@@ -220,6 +237,7 @@ fn batches_of(building: &Building, lane: &Lane) -> Result<Vec<Batch>, JournalErr
                 sha256: row.get(7)?,
                 suffix: row.get(8)?,
                 first_record: count(9)?,
+                replay: row.get(10)?,
             })
         })
         .and_then(Iterator::collect)
@@ -234,7 +252,8 @@ fn mend_lane(
     report: &mut SalvageReport,
     now: Timestamp,
 ) -> Result<(), JournalError> {
-    let mut batches = batches_of(building, lane)?;
+    let (replays, mut batches): (Vec<_>, Vec<_>) =
+        batches_of(building, lane)?.into_iter().partition(|batch| batch.replay);
     // A page may still hold what was cut beside what it was cut into.
     let halves: Vec<_> = batches.iter().map(|half| (half.number, half.suffix.clone())).collect();
     let was_cut = |batch: &mut Batch| {
@@ -256,7 +275,8 @@ fn mend_lane(
             delete_batch(building, lane, &old)?;
         }
     }
-    lane.next_batch = batches.iter().map(|batch| batch.number + 1).fold(lane.next_batch, u64::max);
+    let numbers = batches.iter().chain(&replays).map(|batch| batch.number + 1);
+    lane.next_batch = numbers.fold(lane.next_batch, u64::max);
     let open = lane.sealed - lane.start;
     let waiting: u64 = batches.iter().map(|batch| batch.inputs).sum();
     if open.saturating_sub(lane.done) > waiting {
@@ -375,6 +395,50 @@ fn cut_again(
     if first <= lane.sealed {
         report.cut_again.push(LaneRange { lane: lane.name.clone(), first, last: lane.sealed });
         lane.sealed = first - 1;
+    }
+    Ok(())
+}
+
+/// Replays that are not all there end without an outcome: their letters are, and are open again.
+fn mend_replays(
+    building: &Building,
+    stream: &Stream,
+    lane: &Lane,
+    report: &mut SalvageReport,
+    now: Timestamp,
+) -> Result<(), JournalError> {
+    let replays: Vec<_> =
+        batches_of(building, lane)?.into_iter().filter(|batch| batch.replay).collect();
+    let mut decoder = Decoder::new();
+    let is_complete = building.is_complete("batches") && building.is_complete("replaying");
+    let numbers: BTreeSet<_> = replays.iter().map(|batch| batch.number).collect();
+    for number in numbers {
+        let pieces = || replays.iter().filter(|batch| batch.number == number);
+        let key = (lane.number, number.cast_signed());
+        let query = "SELECT count(*) > 0 AND count(*) = count(dead_letters.id) FROM replaying
+                     LEFT JOIN dead_letters ON id = letter
+                     WHERE replaying.lane = ?1 AND number = ?2";
+        let has_letters: bool = building
+            .db
+            .query_row(query, key, |row| row.get(0))
+            .map_err(|error| building.failed(error))?;
+        let mut is_sound = is_complete && has_letters;
+        for piece in pieces() {
+            is_sound = is_sound && proves_itself(building, &mut decoder, stream, lane, piece)?;
+        }
+        if is_sound {
+            continue;
+        }
+        report.damaged_batches.insert((lane.number, number));
+        for piece in pieces() {
+            delete_batch(building, lane, piece)?;
+        }
+        building.execute("DELETE FROM replaying WHERE lane = ?1 AND number = ?2", key)?;
+        building.execute(
+            "UPDATE replays SET ended_at = ?3, class = 'damage'
+             WHERE lane = ?1 AND number = ?2 AND ended_at IS NULL",
+            (key.0, key.1, now.0),
+        )?;
     }
     Ok(())
 }

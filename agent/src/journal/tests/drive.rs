@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::super::*;
-use super::model::{LaneModel, Model, Print, View, batch, print, spec};
+use super::model::{LaneModel, LetterModel, Model, Print, View, batch, print, spec};
 use super::options;
 use crate::clock::{ManualClock, Timestamp};
 use crate::record::Headers;
@@ -60,6 +60,16 @@ pub(super) enum Operation {
     Discard {
         letter: u8,
     },
+    Replay {
+        letter: u8,
+        count: u8,
+        end: u8,
+    },
+    SettleReplay {
+        lane: u8,
+        returned: u8,
+        cut: bool,
+    },
     Reopen,
     Crash,
     Clock {
@@ -109,7 +119,7 @@ pub(super) fn operation(restarts: bool) -> impl Strategy<Value = Operation> {
         ),
         10 => any::<u8>().prop_map(|lane| Operation::Ack { lane }),
         // Together one option: a union of more than ten takes no weight of nothing.
-        10 => outcome(),
+        16 => outcome(),
         2 * restart => Just(Operation::Reopen),
         2 * restart => Just(Operation::Crash),
         1 => (-100_000..100_000i64).prop_map(|seconds| Operation::Clock { seconds }),
@@ -123,6 +133,11 @@ fn outcome() -> impl Strategy<Value = Operation> {
         4 => (any::<u8>(), any::<u8>())
             .prop_map(|(lane, records)| Operation::Refuse { lane, records }),
         1 => any::<u8>().prop_map(|letter| Operation::Discard { letter }),
+        4 => (any::<u8>(), any::<u8>(), 0..6u8)
+            .prop_map(|(letter, count, end)| Operation::Replay { letter, count, end }),
+        4 => (any::<u8>(), any::<u8>(), prop::bool::weighted(0.3)).prop_map(
+            |(lane, returned, cut)| Operation::SettleReplay { lane, returned, cut }
+        ),
     ]
 }
 
@@ -151,7 +166,7 @@ pub(super) struct Driver {
     clock: Arc<ManualClock>,
     config: JournalConfig,
     appenders: BTreeMap<String, Appender>,
-    lanes: BTreeMap<(String, String), LaneJournal>,
+    pub(super) lanes: BTreeMap<(String, String), LaneJournal>,
     waiting: VecDeque<(usize, Waiting)>,
     payloads: u32,
 }
@@ -205,12 +220,12 @@ impl Driver {
     }
 
     /// Remembers what an operation that is about to be handed over makes of the model.
-    fn step(&mut self, model: Model) -> usize {
+    pub(super) fn step(&mut self, model: Model) -> usize {
         self.steps.push(Step { model, handed_over: (self.now)() });
         self.steps.len() - 1
     }
 
-    fn acknowledge(&mut self, step: usize) {
+    pub(super) fn acknowledge(&mut self, step: usize) {
         if step > self.acknowledged.last().unwrap().0 {
             self.acknowledged.push((step, (self.now)()));
         }
@@ -278,6 +293,10 @@ impl Driver {
             Operation::Cut { lane, at } => self.cut(*lane, *at).await,
             Operation::Refuse { lane, records } => self.refuse(*lane, *records).await,
             Operation::Discard { letter } => self.discard(*letter).await,
+            Operation::Replay { letter, count, end } => self.replay(*letter, *count, *end).await,
+            Operation::SettleReplay { lane, returned, cut } => {
+                self.settle_replay(*lane, *returned, *cut).await
+            }
             Operation::Reopen => self.reopen().await,
             Operation::Crash => self.crash().await,
             Operation::Clock { seconds } => {
@@ -287,7 +306,7 @@ impl Driver {
         }
     }
 
-    fn payload(&mut self, size: usize) -> Vec<u8> {
+    pub(super) fn payload(&mut self, size: usize) -> Vec<u8> {
         self.payloads += 1;
         let mut random = fastrand::Rng::with_seed(u64::from(self.payloads));
         let mut payload = format!("{}:", self.payloads).into_bytes();
@@ -339,7 +358,7 @@ impl Driver {
         if letter {
             let payload = self.payload(3);
             let place = format!("place {}", self.payloads);
-            model.letters.push(("source".to_owned(), None, place.clone(), payload.clone()));
+            model.letters.push(letter_model(None, "source", None, &place, &payload));
             append.letters.push(SourceLetter {
                 reason: "too large".to_owned(),
                 size_bytes: 9,
@@ -355,7 +374,12 @@ impl Driver {
         Ok(())
     }
 
-    async fn open_lane(&mut self, source: &str, sink: &str, now: bool) -> Result<(), Failed> {
+    pub(super) async fn open_lane(
+        &mut self,
+        source: &str,
+        sink: &str,
+        now: bool,
+    ) -> Result<(), Failed> {
         let mut model = self.model().clone();
         model.streams.entry(source.to_owned()).or_default();
         let key = (source.to_owned(), sink.to_owned());
@@ -368,6 +392,7 @@ impl Driver {
                 sealed: start,
                 next_batch: 1,
                 unacked: Vec::new(),
+                replays: Vec::new(),
                 state: PluginState::new(),
                 totals: LaneTotals::default(),
             };
@@ -395,7 +420,7 @@ impl Driver {
     }
 
     /// The lane that a number means, opened, if there is any.
-    async fn lane(&mut self, number: u8) -> Result<Option<(String, String)>, Failed> {
+    pub(super) async fn lane(&mut self, number: u8) -> Result<Option<(String, String)>, Failed> {
         let lanes: Vec<_> = self.model().lanes.keys().cloned().collect();
         let Some(key) =
             (!lanes.is_empty()).then(|| lanes[usize::from(number) % lanes.len()].clone())
@@ -424,7 +449,7 @@ impl Driver {
         Ok(())
     }
 
-    async fn store_parts(
+    pub(super) async fn store_parts(
         &self,
         key: &(String, String),
         number: u64,
@@ -484,10 +509,8 @@ impl Driver {
         let mut letters = Vec::new();
         for seq in first..first + dead {
             let payload = self.payload(2);
-            let identity = format!("{}/{seq}", key.1);
-            let kept =
-                ("clean".to_owned(), Some(seq.cast_signed()), identity.clone(), payload.clone());
-            model.letters.push(kept);
+            let identity = format!("{}/{seq}.{}", key.1, self.payloads);
+            model.letters.push(letter_model(Some(&key), "clean", Some(seq), &identity, &payload));
             letters.push(letter(seq, identity, payload));
         }
         let lane = model.lanes.get_mut(&key).unwrap();
@@ -560,9 +583,9 @@ impl Driver {
         let Some(seqs) = lane.refuse_first(refused) else { return Ok(()) };
         let mut letters = Vec::new();
         for seq in seqs {
-            let (payload, record) = (self.payload(2), format!("{}/{seq}", key.1));
-            let kept = (key.1.clone(), Some(seq.cast_signed()), record.clone(), payload.clone());
-            model.letters.push(kept);
+            let payload = self.payload(2);
+            let record = format!("{}/{seq}.{}", key.1, self.payloads);
+            model.letters.push(letter_model(Some(&key), &key.1, Some(seq), &record, &payload));
             letters.push(letter_record(seq, record, payload));
         }
         let step = self.step(model);
@@ -586,10 +609,21 @@ impl Driver {
         }
         assert_eq!(letters.len(), model.letters.len());
         let at = usize::from(letter) % letters.len();
-        model.letters.remove(at);
+        let ids = vec![letters[at].id];
+        if model.letters[at].under_way.is_some() {
+            let refused = self.journal.as_ref().unwrap().discard_letters(ids, None).await;
+            assert!(matches!(refused, Err(JournalError::Replaying { .. })), "{refused:?}");
+            return Ok(());
+        }
+        let gone = model.letters.remove(at);
+        let siblings = model.letters.iter_mut();
+        siblings
+            .filter(|letter| {
+                letter.lane.is_some() && (&letter.lane, letter.seq) == (&gone.lane, gone.seq)
+            })
+            .for_each(|letter| letter.stays = true);
         let step = self.step(model);
-        let discarded =
-            self.journal.as_ref().unwrap().discard_letters(vec![letters[at].id], None).await?;
+        let discarded = self.journal.as_ref().unwrap().discard_letters(ids, None).await?;
         assert_eq!(discarded, 1);
         self.acknowledge(step);
         Ok(())
@@ -623,7 +657,25 @@ impl Driver {
     }
 }
 
-fn letter(seq: u64, identity: String, payload: Vec<u8>) -> StageLetter {
+pub(super) fn letter_model(
+    lane: Option<&(String, String)>,
+    stage: &str,
+    seq: Option<u64>,
+    name: &str,
+    payload: &[u8],
+) -> LetterModel {
+    LetterModel {
+        lane: lane.cloned(),
+        stage: stage.to_owned(),
+        seq: seq.map(u64::cast_signed),
+        name: name.to_owned(),
+        payload: payload.to_vec(),
+        under_way: None,
+        stays: false,
+    }
+}
+
+pub(super) fn letter(seq: u64, identity: String, payload: Vec<u8>) -> StageLetter {
     StageLetter {
         stage: "clean".to_owned(),
         plugin_sha256: [3; 32],

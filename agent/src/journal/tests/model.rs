@@ -14,13 +14,16 @@ pub(super) fn print(seq: u64, payload: &[u8]) -> Print {
     (seq, payload.len(), crc32c::crc32c(payload))
 }
 
+type LetterView = (String, Option<i64>, String, Vec<u8>, bool);
+
 /// Everything that a journal says of itself and that must be as the model has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct View {
     pub(super) streams: BTreeMap<String, StreamView>,
     pub(super) lanes: BTreeMap<String, LaneView>,
-    /// Stage, seq, place or record identity, payload; in the order in which they were kept.
-    pub(super) letters: Vec<(String, Option<i64>, String, Vec<u8>)>,
+    /// Stage, seq, place or record identity, payload, and whether they are under way again; in the order in which they were
+    /// kept.
+    pub(super) letters: Vec<LetterView>,
     /// Rows of parts.
     pub(super) parts: i64,
 }
@@ -37,6 +40,7 @@ pub(super) struct LaneView {
     pub(super) sealed: u64,
     pub(super) next_batch: u64,
     pub(super) unacked: Vec<(StoredBatch, Vec<Print>)>,
+    pub(super) replays: Vec<(StoredBatch, Vec<Print>)>,
     pub(super) state: PluginState,
     pub(super) totals: LaneTotals,
     pub(super) queued: u64,
@@ -49,7 +53,22 @@ pub(super) struct Model {
     pub(super) streams: BTreeMap<String, StreamModel>,
     /// By source and sink.
     pub(super) lanes: BTreeMap<(String, String), LaneModel>,
-    pub(super) letters: Vec<(String, Option<i64>, String, Vec<u8>)>,
+    pub(super) letters: Vec<LetterModel>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct LetterModel {
+    /// Source and sink of its lane; none for what a source refused.
+    pub(super) lane: Option<(String, String)>,
+    pub(super) stage: String,
+    pub(super) seq: Option<i64>,
+    /// Place or record identity.
+    pub(super) name: String,
+    pub(super) payload: Vec<u8>,
+    /// The number of the replay that it is in.
+    pub(super) under_way: Option<u64>,
+    /// Another letter of its input was discarded.
+    pub(super) stays: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -66,6 +85,8 @@ pub(super) struct LaneModel {
     pub(super) sealed: u64,
     pub(super) next_batch: u64,
     pub(super) unacked: Vec<(StoredBatch, Vec<Print>, u64)>,
+    /// With the names of their letters, one for each record.
+    pub(super) replays: Vec<(StoredBatch, Vec<Print>, Vec<String>)>,
     pub(super) state: PluginState,
     pub(super) totals: LaneTotals,
 }
@@ -155,6 +176,47 @@ fn inputs_of(batch: &StoredBatch, at: u64) -> u64 {
 }
 
 impl Model {
+    /// Letters of a lane go for what a replay made of them, those that `is_gone` means.
+    pub(super) fn take_away(
+        &mut self,
+        key: &(String, String),
+        is_delivered: bool,
+        is_gone: impl Fn(&LetterModel) -> bool,
+    ) {
+        let (gone, left): (Vec<_>, Vec<_>) = self
+            .letters
+            .drain(..)
+            .partition(|letter| letter.lane.as_ref() == Some(key) && is_gone(letter));
+        self.letters = left;
+        let mut inputs: BTreeMap<i64, bool> = BTreeMap::new();
+        for letter in gone {
+            *inputs.entry(letter.seq.unwrap()).or_default() |= letter.stays;
+        }
+        let lane = self.lanes.get_mut(key).unwrap();
+        for (seq, stays) in inputs {
+            let is_left =
+                |letter: &LetterModel| letter.lane.as_ref() == Some(key) && letter.seq == Some(seq);
+            if stays || self.letters.iter().any(is_left) {
+                continue;
+            }
+            let seq = Seq(seq.cast_unsigned());
+            lane.totals.dead_lettered -= 1;
+            let mut counting = None;
+            for (at, (batch, ..)) in lane.unacked.iter_mut().enumerate() {
+                let counted = &mut batch.variant.counted;
+                if let Some(place) = counted.iter().position(|counted| *counted == seq) {
+                    counted.remove(place);
+                    counting = Some(at);
+                }
+            }
+            match counting {
+                Some(at) => lane.unacked[at].2 += 1,
+                None if is_delivered => lane.totals.delivered += 1,
+                None => lane.totals.dropped += 1,
+            }
+        }
+    }
+
     pub(super) fn head(&self, source: &str) -> u64 {
         self.streams.get(source).map_or(0, |stream| stream.records.len() as u64)
     }
@@ -174,11 +236,13 @@ impl Model {
             let head = self.head(source);
             let open: u64 = lane.unacked.iter().map(|(_, _, inputs)| inputs).sum();
             let unacked = lane.unacked.iter().map(|(b, content, _)| (b.clone(), content.clone()));
+            let replays = lane.replays.iter().map(|(b, content, _)| (b.clone(), content.clone()));
             let view = LaneView {
                 start: lane.start,
                 sealed: lane.sealed,
                 next_batch: lane.next_batch,
                 unacked: unacked.collect(),
+                replays: replays.collect(),
                 state: lane.state.clone(),
                 totals: lane.totals,
                 queued: head - lane.sealed + open,
@@ -189,15 +253,23 @@ impl Model {
         // Halves share the parts of their batch.
         let parts = self.lanes.values().map(|lane| {
             let batches = lane.unacked.iter().map(|(batch, ..)| (batch.number, batch.parts));
-            batches.collect::<BTreeMap<_, _>>().values().sum::<u64>()
+            let replays = lane.replays.iter().map(|(batch, ..)| (batch.number, batch.parts));
+            batches.chain(replays).collect::<BTreeMap<_, _>>().values().sum::<u64>()
         });
         let parts: u64 = parts.sum();
         View {
             streams: streams.collect(),
             lanes: lanes.collect(),
-            letters: self.letters.clone(),
+            letters: self.letters.iter().map(LetterModel::view).collect(),
             parts: parts.cast_signed(),
         }
+    }
+}
+
+impl LetterModel {
+    fn view(&self) -> LetterView {
+        let (stage, name, payload) = (&self.stage, &self.name, &self.payload);
+        (stage.clone(), self.seq, name.clone(), payload.clone(), self.under_way.is_some())
     }
 }
 
@@ -220,6 +292,11 @@ impl View {
                 let content = content(&mut *handle.open_batch(&batch))?;
                 unacked.push((batch, content));
             }
+            let mut replays = Vec::new();
+            for batch in opened.replays {
+                let content = content(&mut *handle.open_batch(&batch))?;
+                replays.push((batch, content));
+            }
             let mut waiting = Vec::new();
             while opened.sealed_seq.0 + (waiting.len() as u64) < head {
                 let next = Seq(opened.sealed_seq.0 + waiting.len() as u64 + 1);
@@ -233,6 +310,7 @@ impl View {
                 sealed: opened.sealed_seq.0,
                 next_batch: opened.next_batch.0,
                 unacked,
+                replays,
                 state: opened.plugin_state,
                 totals: lane.totals,
                 queued: lane.queued,
@@ -244,10 +322,12 @@ impl View {
         view.parts =
             database.query_row("SELECT count(*) FROM batch_parts", [], |row| row.get(0))?;
         let query =
-            "SELECT stage, seq, coalesce(record, place), payload FROM dead_letters ORDER BY id";
+            "SELECT stage, seq, coalesce(record, place), payload, id IN (SELECT letter FROM replaying)
+             FROM dead_letters ORDER BY id";
         let mut statement = database.prepare(query)?;
-        let rows = statement
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+        let rows = statement.query_map([], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+        })?;
         view.letters = rows.collect::<Result<_, _>>()?;
         // What is kept in mind is what stands in the table.
         let counted = super::super::letters::LettersState::load(&database)?;

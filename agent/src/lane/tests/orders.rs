@@ -151,3 +151,18 @@ async fn a_flush_seals_without_lingering_and_is_done_when_it_is_delivered() {
     assert_eq!(flushed, Err(ResolveError::Ended));
     assert_eq!(group.next_ended().await.unwrap().result, Some(LaneEnd::Stopped));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_is_ordered_before_the_lane_is_open_is_carried_out_when_it_is() {
+    use futures_util::FutureExt as _;
+
+    let dir = tempfile::tempdir().unwrap();
+    let mut site = Site::new(dir.path(), World::new(World::take)).await;
+    site.parts.batch.linger = 24 * HOUR;
+    let mut flush = Box::pin(site.desk.flush());
+    assert!(flush.as_mut().now_or_never().is_none());
+    site.append(0..7, 0).await;
+    let _group = site.run(false);
+    flush.await.unwrap();
+    assert_eq!(site.world.numbers(), (0..7).collect::<Vec<_>>());
+}

@@ -184,10 +184,8 @@ impl SinkBuilder for WorldSink {
     }
 
     fn fix_half(&self, facts: &BatchFacts, parent: &str) -> Result<Arc<str>, SinkError> {
-        let (begin, _) = facts.suffix.rsplit_once('.').unwrap();
-        let parent_identity =
-            format!("{}{begin}", parent.split_once(['.']).map_or(parent, |p| p.0));
-        assert!(facts.identity().starts_with(&parent_identity), "{parent} {}", facts.identity());
+        let identity = facts.identity();
+        assert_eq!(identity.rsplit_once('.').unwrap().0, parent, "a half of it");
         Ok(facts.identity().into())
     }
 

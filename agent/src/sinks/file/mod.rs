@@ -50,7 +50,7 @@ struct Fixed {
     by: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     files: Vec<FixedFile>,
-    /// Of a half: where in the name the suffix of its halves goes.
+    /// Of a half or a replay: where in the name the suffix of its halves goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     suffix_at: Option<usize>,
 }
@@ -61,7 +61,7 @@ struct FixedFile {
     /// The key of its records.
     key: String,
     name: String,
-    /// Of a half: where in the name the suffix of its halves goes.
+    /// Of a half or a replay: where in the name the suffix of its halves goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     suffix_at: Option<usize>,
 }
@@ -147,12 +147,12 @@ impl SinkBuilder for FileSinkBuilder {
         let template = parse_path_template(path).map_err(nameless)?;
         let render =
             |key: Option<&str>| name::render(path, &template, facts, key).map_err(nameless);
-        let (name, by, files) = if self.partition_by.is_none() {
+        let ((name, suffix_at), by, files) = if self.partition_by.is_none() {
             (render(None)?, Vec::new(), Vec::new())
         } else {
             let file = |key: &String| {
-                let name = render(Some(key.as_str()))?;
-                Ok(FixedFile { key: key.clone(), name, suffix_at: None })
+                let (name, suffix_at) = render(Some(key.as_str()))?;
+                Ok(FixedFile { key: key.clone(), name, suffix_at })
             };
             let files: Vec<_> =
                 facts.partitions.iter().map(file).collect::<Result<_, SinkError>>()?;
@@ -161,7 +161,7 @@ impl SinkBuilder for FileSinkBuilder {
                 return Err(nameless("two of its values have one name".to_owned()));
             }
             let by = name::record_fields(path).into_iter().map(str::to_owned);
-            (String::new(), by.collect(), files)
+            ((String::new(), None), by.collect(), files)
         };
         let fixed = Fixed {
             name,
@@ -172,7 +172,7 @@ impl SinkBuilder for FileSinkBuilder {
                 .config
                 .zstd_level
                 .map(|level| Compression { codec: ZSTD.to_owned(), level }),
-            suffix_at: None,
+            suffix_at,
         };
         Ok(serde_json::to_string(&fixed).expect("strings and a number are always JSON").into())
     }

@@ -75,6 +75,7 @@ pub fn parse_path_template(text: &str) -> Result<Template, String> {
 }
 
 /// The file's name below the root, for the records of this key; without one where the template does not take batches apart.
+/// Where it holds the suffix of a replay, that of its halves goes behind that.
 ///
 /// # Errors
 /// When the template is none, which its check in the config has kept from happening.
@@ -83,17 +84,19 @@ pub(super) fn render(
     template: &Template,
     facts: &BatchFacts,
     key: Option<&str>,
-) -> Result<String, String> {
+) -> Result<(String, Option<usize>), String> {
     let place = &facts.place;
     let fields = known_fields(text);
     let (date, hour) = day_and_hour(facts.sealed_at);
+    // No folder of its own: `/rN` of a replay is `rN` there.
+    let suffix = facts.suffix.replace('/', "");
     let mut values = vec![
         place.agent.to_string(),
         place.source.to_string(),
         place.pipeline.to_string(),
         place.sink.to_string(),
         facts.epoch.to_string(),
-        format!("{:016}{}", facts.number.0, facts.suffix),
+        format!("{:016}{suffix}", facts.number.0),
         format!("{:016}", facts.first_seq.0),
         format!("{:016}", facts.last_seq.0),
         date,
@@ -104,20 +107,27 @@ pub(super) fn render(
         return Err("the records do not have the fields of the name".to_owned());
     }
     let mut escaped = separators(template, &fields)?.into_iter();
-    let mut name = String::new();
-    template.render_into(&mut name, |field, out| match escaped.next().flatten() {
-        Some(separator) => {
-            let code = format!("%{:02X}", u32::from(separator));
-            out.push_str(&values[field].replace(separator, &code));
+    let (mut name, mut behind_suffix) = (String::new(), None);
+    template.render_into(&mut name, |field, out| {
+        match escaped.next().flatten() {
+            Some(separator) => {
+                let code = format!("%{:02X}", u32::from(separator));
+                out.push_str(&values[field].replace(separator, &code));
+            }
+            None => out.push_str(&values[field]),
         }
-        None => out.push_str(&values[field]),
+        if field == BATCH {
+            behind_suffix.get_or_insert(out.len());
+        }
     });
-    let has_batch = template.pieces().contains(&Piece::Field(BATCH));
-    if !has_batch {
+    let behind_suffix = behind_suffix.unwrap_or_else(|| {
         let at = before_first_dot(&name);
-        name.insert_str(at, &facts.suffix);
-    }
-    fitting(&name)
+        name.insert_str(at, &suffix);
+        at + suffix.len()
+    });
+    let fitting = fitting(&name)?;
+    let at = (fitting == name && !suffix.is_empty()).then_some(behind_suffix);
+    Ok((fitting, at))
 }
 
 /// The name of a half: the suffix of the cut goes where `parent_at` says, which is behind that of the cut before; at first
@@ -238,7 +248,7 @@ mod tests {
     use crate::sinks::tests::facts;
 
     fn name(template: &str) -> String {
-        render(template, &parse_path_template(template).unwrap(), &facts(7, 3), None).unwrap()
+        render(template, &parse_path_template(template).unwrap(), &facts(7, 3), None).unwrap().0
     }
 
     #[test]
@@ -251,12 +261,17 @@ mod tests {
     }
 
     #[test]
-    fn halves_have_names_of_their_own() {
+    fn halves_and_replays_have_names_of_their_own() {
         let facts = |suffix: &str| BatchFacts { suffix: suffix.into(), ..facts(7, 3) };
         let render = |template, suffix| {
             let parsed = parse_path_template(template).unwrap();
-            render(template, &parsed, &facts(suffix), None).unwrap()
+            render(template, &parsed, &facts(suffix), None).unwrap().0
         };
+        assert_eq!(render("{batch}-{epoch}.x", "/r9"), "0000000000000007r9-00001abcde.x");
+        assert_eq!(
+            render("a.b/{epoch}-{first_seq}.x.y", ".0/r9").split_once('/').unwrap().1,
+            "00001abcde-0000000000000010.0r9.x.y"
+        );
         assert_eq!(render("{batch}-{epoch}.x", ".1"), "0000000000000007.1-00001abcde.x");
         assert_eq!(
             render("a.b/{epoch}-{first_seq}.x.y", ".0").split_once('/').unwrap().1,
@@ -277,6 +292,25 @@ mod tests {
     }
 
     #[test]
+    fn a_half_of_a_replay_and_a_replay_of_a_half_have_two_names() {
+        for template in ["{batch}-{epoch}.x", "{epoch}-{first_seq}.x.y", "a/{first_seq}"] {
+            let parsed = parse_path_template(template).unwrap();
+            let facts = |suffix: &str| BatchFacts { suffix: suffix.into(), ..facts(7, 3) };
+            let mut names = std::collections::BTreeSet::new();
+            // What fell out of a batch or its first half, again, and again; each with its halves' halves.
+            for suffix in ["/r1", ".0/r1", ".0.0/r1", "/r1/r1", "/r11", "/r1.0/r1"] {
+                let (name, at) = render(template, &parsed, &facts(suffix), None).unwrap();
+                let (half_name, half_at) = half(&facts(&format!("{suffix}.0")), &name, at).unwrap();
+                let (quarter, _) =
+                    half(&facts(&format!("{suffix}.0.0")), &half_name, half_at).unwrap();
+                for name in [name, half_name, quarter] {
+                    assert!(names.insert(name.clone()), "{name} twice: {names:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn names_on_both_sides_of_a_dash_are_told_apart() {
         assert_eq!(name("{agent}-{source}-{batch}"), "gw%2D1-src-0000000000000007");
         assert_eq!(name("{agent}/{source}-{batch}"), "gw-1/src-0000000000000007");
@@ -290,7 +324,7 @@ mod tests {
     fn values_of_records_are_told_apart_beside_each_other() {
         let template = "{subject.1}-{header.d}/{subject.1}_{batch}";
         let parsed = parse_path_template(template).unwrap();
-        let of = |key: &str| render(template, &parsed, &facts(7, 3), Some(key)).unwrap();
+        let of = |key: &str| render(template, &parsed, &facts(7, 3), Some(key)).unwrap().0;
         assert_eq!(of("a/b"), "a-b/a_0000000000000007");
         assert_eq!(of("a-b/c_d"), "a%2Db-c_d/a-b_0000000000000007");
         assert_ne!(of("a-b/c"), of("a/b-c"));
@@ -329,7 +363,7 @@ mod tests {
         let template = format!("a/{}-{{batch}}-{{first_seq}}.ndjson.zst", "ü".repeat(110));
         let (one, other) = (name(&template), {
             let parsed = parse_path_template(&template).unwrap();
-            render(&template, &parsed, &facts(8, 3), None).unwrap()
+            render(&template, &parsed, &facts(8, 3), None).unwrap().0
         });
         assert_ne!(one, other);
         assert!(one.len() <= "a/".len() + COMPONENT_BYTES_MAX, "{one}");

@@ -51,8 +51,13 @@ impl Server {
 
     /// Starts on what an earlier server has stored; on its port, so that agents find it again.
     pub(crate) fn start_in(directory: tempfile::TempDir, port: u16) -> Self {
+        Self::start_with(directory, port, "")
+    }
+
+    /// The same with more in its config.
+    pub(crate) fn start_with(directory: tempfile::TempDir, port: u16, more: &str) -> Self {
         let config = directory.path().join("server.conf");
-        std::fs::write(&config, CONFIG).unwrap();
+        std::fs::write(&config, format!("{CONFIG}{more}")).unwrap();
         let ports = directory.path().join("ports");
         std::fs::create_dir_all(&ports).unwrap();
         let wanted = if port == 0 { "-1".to_owned() } else { port.to_string() };

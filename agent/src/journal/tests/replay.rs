@@ -1,0 +1,329 @@
+//! Dead letters on their way again: what a replay changes, and that nothing of it is lost or counted twice.
+
+use super::drive::letter_record;
+use super::*;
+use crate::journal::config::{LettersConfig, LettersOnFull};
+use crate::journal::letters::LettersState;
+use crate::limits::LETTERS_BYTES_MIN;
+use crate::units::ByteSize;
+
+/// A lane whose first batch has left letters.
+struct Bench {
+    journal: Journal,
+    lane: LaneJournal,
+    opened: OpenedLane,
+}
+
+fn sink_letters(letters: Vec<LetterRecord>, class: LetterClass) -> SinkLetters {
+    SinkLetters { class, attempts: 2, first_at: Timestamp(3), last_at: Timestamp(4), letters }
+}
+
+fn given_up(seqs: &[u64], payload: &[u8]) -> Vec<LetterRecord> {
+    let letter =
+        |seq: &u64| letter_record(*seq, format!("gw/s/p/k/0000100001/{seq}"), payload.to_vec());
+    seqs.iter().map(letter).collect()
+}
+
+impl Bench {
+    /// Four records in one batch, of which these are letters.
+    async fn new(directory: &Path, seqs: &[u64]) -> Self {
+        Self::with(directory, JournalConfig::default(), seqs).await
+    }
+
+    async fn with(directory: &Path, config: JournalConfig, seqs: &[u64]) -> Self {
+        let options = JournalOptions { config, ..options(directory) };
+        let journal = Journal::open(&options).unwrap().0;
+        let appender = journal.appender(&source()).await.unwrap();
+        appender.append(records(&["a", "b", "c", "d"])).await.unwrap();
+        let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
+        let seal = range_batch(&opened, 1, 4);
+        lane.seal(seal.clone()).await.unwrap().durable().await.unwrap();
+        let letters = sink_letters(given_up(seqs, b"payload"), LetterClass::Rejected);
+        lane.ack_with_letters(&seal.batch, letters).await.unwrap();
+        let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
+        Self { journal, lane, opened }
+    }
+
+    fn letters(&self) -> Vec<Letter> {
+        self.journal.letters(&LettersFilter { limit: 1000, ..Default::default() }).unwrap()
+    }
+
+    /// The open letters with these ids as a replay.
+    fn replay(&self, letters: &[i64], number: u64, replays: u64) -> ReplaySeal {
+        let of = "gw/s/p/k/0000100001/b1".to_owned();
+        let mut shown = Shown::of_identity(self.lane.name(), &of).unwrap();
+        if replays > 0 {
+            shown.suffix = format!("/r{replays}");
+        }
+        let mut batch = range_batch(&self.opened, 1, 4).batch;
+        (batch.number, batch.records) = (BatchNumber(number), letters.len() as u64);
+        batch.parts = 1;
+        batch.variant = Variant { shown: Some(shown), replay: true, ..Variant::default() };
+        ReplaySeal {
+            batch,
+            stage: "k".to_owned(),
+            of,
+            replays,
+            letters: letters.to_vec(),
+            without_output: Vec::new(),
+            returned: Vec::new(),
+            further: Vec::new(),
+            repair: None,
+            state: Vec::new(),
+        }
+    }
+
+    async fn store(&self, batch: &StoredBatch) {
+        let mut frames = FrameBuffer::default();
+        for n in 0..batch.records {
+            let payload = n.to_string();
+            frames.push_new(Timestamp(5), "sub", Headers::default(), payload.as_bytes());
+        }
+        let place = PartPlace {
+            batch: batch.number,
+            epoch: batch.epoch,
+            part: 0,
+            first_seq: batch.first_seq,
+        };
+        let mut encoder = PartEncoder::default();
+        self.lane.store_part(&mut encoder, place, frames.count(), frames.bytes()).await.unwrap();
+    }
+
+    async fn seal(&self, seal: &ReplaySeal) -> i64 {
+        self.store(&seal.batch).await;
+        self.lane.seal_replay(seal.clone()).await.unwrap()
+    }
+
+    fn totals(&self) -> LaneTotals {
+        self.journal.snapshots().borrow().lanes[0].totals
+    }
+
+    async fn settled(&self) -> LaneTotals {
+        self.journal.appender(&source()).await.unwrap();
+        let mut snapshots = self.journal.snapshots();
+        snapshots.mark_unchanged();
+        self.journal.appender(&source()).await.unwrap();
+        drop(tokio::time::timeout(std::time::Duration::from_secs(5), snapshots.changed()).await);
+        self.totals()
+    }
+}
+
+#[tokio::test]
+async fn what_a_replay_delivers_goes_and_counts_as_delivered() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::new(dir.path(), &[2, 3]).await;
+    let totals = bench.settled().await;
+    assert_eq!((totals.delivered, totals.dead_lettered, totals.outputs_delivered), (2, 2, 2));
+    let ids: Vec<_> = bench.letters().iter().map(|letter| letter.id).collect();
+    let seal = bench.replay(&ids, 2, 1);
+    let id = bench.seal(&seal).await;
+    assert!(bench.letters().iter().all(|letter| letter.is_under_way));
+    let totals = bench.settled().await;
+    assert_eq!((totals.delivered, totals.dead_lettered), (2, 2), "not before its outcome");
+    let refused = bench.journal.discard_letters(vec![ids[1]], None).await.unwrap_err().to_string();
+    assert!(refused.contains("is being replayed as gw/s/p/k/0000100001/b1/r1"), "{refused}");
+    let replay = &bench.journal.replays(0).unwrap()[0];
+    assert_eq!((replay.id, replay.letters, replay.ended_at), (id, 2, None));
+    let nothing = sink_letters(Vec::new(), LetterClass::Rejected);
+    bench.lane.ack_replay(&seal.batch, nothing, 1).await.unwrap();
+    assert!(bench.letters().is_empty());
+    let totals = bench.settled().await;
+    assert_eq!((totals.delivered, totals.dead_lettered, totals.outputs_delivered), (4, 0, 4));
+    let replay = &bench.journal.replays(0).unwrap()[0];
+    assert_eq!((replay.delivered, replay.already, replay.returned), (2, 1, 0));
+    assert!(replay.ended_at.is_some());
+    assert_eq!(bench.journal.letters_room().borrow().bytes, 0);
+    assert_eq!(bench.journal.letter_batch("gw/s/p/k", &seal.of).unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_a_replay_does_not_deliver_is_the_same_letter_with_another_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::new(dir.path(), &[1, 2, 3, 4]).await;
+    let letters = bench.letters();
+    assert!(letters.iter().all(|letter| letter.whole == 4));
+    let known = bench.journal.letter_batch("gw/s/p/k", "gw/s/p/k/0000100001/b1").unwrap().unwrap();
+    assert_eq!((known.first_seq, known.last_seq, known.replays), (Seq(1), Seq(4), 0));
+    assert_eq!(
+        (known.sealed_at, known.fixed.as_str(), known.sha256),
+        (Timestamp(9), "{}", [1; 32])
+    );
+    let ids: Vec<_> = letters.iter().map(|letter| letter.id).collect();
+    let seal = bench.replay(&ids[..3], 2, 1);
+    bench.seal(&seal).await;
+    let mut again = given_up(&[1, 2, 3], b"payload");
+    again.iter_mut().for_each(|letter| letter.reason = "still no".to_owned());
+    bench
+        .lane
+        .ack_replay(&seal.batch, sink_letters(again, LetterClass::Conflict), 0)
+        .await
+        .unwrap();
+    let returned = bench.letters();
+    assert_eq!(returned.iter().map(|letter| letter.id).collect::<Vec<_>>(), ids);
+    for letter in &returned[..3] {
+        assert_eq!((letter.class.as_str(), letter.reason.as_str()), ("conflict", "still no"));
+        assert_eq!((letter.attempts, letter.whole), (4, 3));
+        assert_eq!(letter.batch.as_deref(), Some("gw/s/p/k/0000100001/b1/r1"));
+        assert_eq!((letter.disposition.as_deref(), letter.is_under_way), (Some("replayed"), false));
+    }
+    assert_eq!(returned[3], letters[3]);
+    // They were all of that replay, and may go out as it was.
+    let known = bench.journal.letter_batch("gw/s/p/k", "gw/s/p/k/0000100001/b1/r1").unwrap();
+    assert!(known.is_some_and(|batch| batch.first_seq == Seq(1)));
+    let totals = bench.settled().await;
+    assert_eq!((totals.delivered, totals.dead_lettered), (0, 4));
+    let counted = LettersState::load(&open::connect_reader(bench.journal.path()).unwrap());
+    assert_eq!(bench.journal.letters_room().borrow().bytes, counted.unwrap().bytes);
+}
+
+#[tokio::test]
+async fn a_replay_survives_a_crash_and_its_letters_are_in_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::new(dir.path(), &[2]).await;
+    let id = bench.letters()[0].id;
+    let seal = bench.replay(&[id], 2, 1);
+    bench.seal(&seal).await;
+    let copy = tempfile::tempdir().unwrap();
+    for name in ["journal.db", "journal.db-wal"] {
+        std::fs::copy(dir.path().join(name), copy.path().join(name)).unwrap();
+    }
+    let journal = open(copy.path()).0;
+    let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
+    assert_eq!(opened.replays.len(), 1);
+    assert_eq!(opened.replays[0], seal.batch);
+    assert_eq!((opened.unacked.len(), opened.next_batch), (0, BatchNumber(3)));
+    let bench = Bench { journal, lane, opened };
+    let second = bench.replay(&[id], 3, 2);
+    bench.store(&second.batch).await;
+    let refused = bench.lane.seal_replay(second).await.unwrap_err();
+    assert!(matches!(refused, JournalError::Misfit { .. }), "{refused}");
+    let nothing = sink_letters(Vec::new(), LetterClass::Rejected);
+    bench.lane.ack_replay(&seal.batch, nothing, 0).await.unwrap();
+    assert!(bench.letters().is_empty());
+    let (_, opened) = bench.journal.lane(lane_spec()).await.unwrap();
+    assert!(opened.replays.is_empty());
+}
+
+#[tokio::test]
+async fn an_input_is_dead_lettered_as_long_as_there_is_a_letter_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::new(dir.path(), &[2, 2, 3, 3]).await;
+    let totals = bench.settled().await;
+    assert_eq!((totals.delivered, totals.dead_lettered), (2, 2));
+    let ids: Vec<_> = bench.letters().iter().map(|letter| letter.id).collect();
+    let nothing = || sink_letters(Vec::new(), LetterClass::Rejected);
+    let seal = bench.replay(&ids[..1], 2, 1);
+    bench.seal(&seal).await;
+    bench.lane.ack_replay(&seal.batch, nothing(), 0).await.unwrap();
+    assert_eq!(bench.settled().await.dead_lettered, 2, "the other of its two is left");
+    let seal = bench.replay(&ids[1..2], 3, 2);
+    bench.seal(&seal).await;
+    bench.lane.ack_replay(&seal.batch, nothing(), 0).await.unwrap();
+    let totals = bench.settled().await;
+    assert_eq!((totals.delivered, totals.dead_lettered), (3, 1));
+    // One of which a letter was discarded stays what it is.
+    bench.journal.discard_letters(vec![ids[2]], None).await.unwrap();
+    let seal = bench.replay(&ids[3..], 4, 3);
+    bench.seal(&seal).await;
+    bench.lane.ack_replay(&seal.batch, nothing(), 0).await.unwrap();
+    let totals = bench.settled().await;
+    assert_eq!((totals.delivered, totals.dead_lettered), (3, 1));
+    assert!(bench.letters().is_empty());
+}
+
+#[tokio::test]
+async fn an_input_that_still_waits_in_the_order_is_given_back_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(records(&["a", "b"])).await.unwrap();
+    let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
+    let bench = Bench { journal, lane, opened };
+    // Record 2 has left something behind a transform, and a letter in front of it.
+    let mut seal = range_batch(&bench.opened, 1, 2);
+    (seal.batch.parts, seal.dead_lettered) = (1, 1);
+    seal.batch.variant.counted = vec![Seq(2)];
+    seal.letters =
+        vec![super::drive::letter(2, "gw/s/p/k/0000100001/2.0".to_owned(), b"x".to_vec())];
+    bench.store(&seal.batch).await;
+    bench.lane.seal(seal.clone()).await.unwrap().durable().await.unwrap();
+    let id = bench.letters()[0].id;
+    let mut replay = bench.replay(&[id], 2, 1);
+    (replay.batch.first_seq, replay.batch.last_seq) = (Seq(2), Seq(2));
+    replay.stage = "clean".to_owned();
+    bench.seal(&replay).await;
+    let nothing = || sink_letters(Vec::new(), LetterClass::Rejected);
+    bench.lane.ack_replay(&replay.batch, nothing(), 0).await.unwrap();
+    let snapshot = |bench: &Bench| bench.journal.snapshots().borrow().lanes[0].clone();
+    bench.settled().await;
+    let lane = snapshot(&bench);
+    assert_eq!((lane.queued, lane.totals.dead_lettered, lane.totals.delivered), (2, 0, 0));
+    let (again, opened) = bench.journal.lane(lane_spec()).await.unwrap();
+    assert!(opened.unacked[0].variant.counted.is_empty());
+    again.ack(&opened.unacked[0]).await.unwrap();
+    bench.settled().await;
+    let lane = snapshot(&bench);
+    assert_eq!((lane.queued, lane.totals.dead_lettered, lane.totals.delivered), (0, 0, 2));
+}
+
+#[tokio::test]
+async fn letters_that_are_under_way_make_no_room_and_need_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = Some(ByteSize(LETTERS_BYTES_MIN));
+    let letters = LettersConfig { max_bytes: bytes, on_full: LettersOnFull::DropOldest };
+    let config = JournalConfig { letters, ..JournalConfig::default() };
+    let bench = Bench::with(dir.path(), config, &[1, 2]).await;
+    let ids: Vec<_> = bench.letters().iter().map(|letter| letter.id).collect();
+    let seal = bench.replay(&ids[..1], 2, 1);
+    bench.seal(&seal).await;
+    let appender = bench.journal.appender(&source()).await.unwrap();
+    let letter = |bytes: usize| SourceLetter {
+        reason: "too large".to_owned(),
+        size_bytes: 1 << 20,
+        place: "f".to_owned(),
+        subject: "sub".to_owned(),
+        time: Timestamp(1),
+        payload: vec![b'x'; bytes],
+    };
+    let with = |bytes| Append { letters: vec![letter(bytes)], ..Append::default() };
+    appender.append(with(60_000)).await.unwrap();
+    appender.append(with(60_000)).await.unwrap();
+    let left: Vec<_> =
+        bench.letters().iter().map(|letter| (letter.id, letter.is_under_way)).collect();
+    assert_eq!((left.len(), left[0]), (2, (ids[0], true)), "{left:?}");
+    // What comes back is taken, however full the store is.
+    let again =
+        vec![LetterRecord { reason: "r".repeat(9000), ..given_up(&[1], b"payload").remove(0) }];
+    bench
+        .lane
+        .ack_replay(&seal.batch, sink_letters(again, LetterClass::Rejected), 0)
+        .await
+        .unwrap();
+    assert_eq!(bench.letters()[0].reason.len(), 9000);
+    let room = *bench.journal.letters_room().borrow();
+    assert!(room.bytes > room.bytes_max, "{room:?}");
+}
+
+#[tokio::test]
+async fn a_repaired_letter_is_another_record_with_the_seal() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = Bench::new(dir.path(), &[2]).await;
+    let id = bench.letters()[0].id;
+    let mut seal = bench.replay(&[id], 2, 1);
+    let identity = "gw/s/p/k/0000100001/2~1".to_owned();
+    seal.repair =
+        Some(Repair { letter: id, identity: identity.clone(), payload: b"good".to_vec() });
+    bench.seal(&seal).await;
+    let (letter, payload) = bench.journal.letter(id).unwrap().unwrap();
+    assert_eq!((letter.record, payload), (Some(identity.clone()), b"good".to_vec()));
+    let again = vec![letter_record(2, identity.clone(), b"good".to_vec())];
+    bench
+        .lane
+        .ack_replay(&seal.batch, sink_letters(again, LetterClass::Rejected), 0)
+        .await
+        .unwrap();
+    let letters = bench.letters();
+    assert_eq!((letters.len(), letters[0].record.clone()), (1, Some(identity)));
+    let counted = LettersState::load(&open::connect_reader(bench.journal.path()).unwrap());
+    assert_eq!(bench.journal.letters_room().borrow().bytes, counted.unwrap().bytes);
+}
