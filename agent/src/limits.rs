@@ -64,8 +64,8 @@ pub const LETTERS_BYTES_MAX_DEFAULT: u64 = 256 * 1024 * 1024;
 pub const LETTERS_BYTES_MIN: u64 = 64 * 1024;
 /// Most bytes of the dead letters of one ack, unless it is a single one: a batch with more is cut first.
 pub const LETTERS_ACK_BYTES_MAX: u64 = 8 * 1024 * 1024;
-/// Letters that one order replays; more take another order.
-pub const REPLAY_LETTERS_MAX: usize = 1000;
+/// Letters that one order replays; more take another order, and those of one batch are not taken apart below this.
+pub const REPLAY_LETTERS_MAX: usize = 10_000;
 /// Orders for replays that may wait for a lane.
 pub const REPLAYS_WAITING_MAX: usize = 4;
 /// Replays whose outcome is remembered; the oldest go first.

@@ -160,6 +160,7 @@ fn meaning(outcome: &str) -> &'static str {
         }
         "dead_letter" => "quarantined: it was given up and kept",
         "discarded" => "it was given up, and somebody discarded it",
+        "replayed" => "delivered: it was given up, and the destination has it from a replay",
         "delivered" => {
             "the destination took the batch of its range; a transform may have left the record out before"
         }

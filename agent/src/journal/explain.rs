@@ -18,8 +18,8 @@ pub struct Explanation {
     pub id: String,
     /// Its lane.
     pub lane: String,
-    /// One of `queued`, `sealed`, `dead_letter`, `discarded`, `delivered`, `already`, `accepted`, `partly`, `given_up`,
-    /// `left_out`, `lost`, `before_the_lane`, `unknown_run`, `not_there` and `long_ago`.
+    /// One of `queued`, `sealed`, `dead_letter`, `discarded`, `replayed`, `delivered`, `already`, `accepted`, `partly`,
+    /// `given_up`, `left_out`, `lost`, `before_the_lane`, `unknown_run`, `not_there` and `long_ago`.
     pub outcome: &'static str,
     /// The record as its source handed it in, while the journal has it.
     pub record: Option<ExplainedRecord>,
@@ -134,7 +134,11 @@ impl Inspection {
         if !found.letters.is_empty() {
             found.outcome = "dead_letter";
         } else if let Some(gone) = self.disposition_of(id)? {
-            found.outcome = "discarded";
+            found.outcome = match gone.what.as_str() {
+                "discarded" => "discarded",
+                "replayed" => "replayed",
+                _ => "left_out",
+            };
             found.disposition = Some(gone);
         }
         let waiting = lane.batches.iter().filter(|batch| id.may_be_in(batch)).collect::<Vec<_>>();
@@ -146,7 +150,7 @@ impl Inspection {
             }
         }
         let finished = self.finished(lane, id)?;
-        let is_open = !matches!(found.outcome, "dead_letter" | "discarded");
+        let is_open = found.letters.is_empty() && found.disposition.is_none();
         if let Some(Finished { batch, finish }) = finished {
             found.batch = Some(batch);
             if is_open {
@@ -199,7 +203,7 @@ impl Inspection {
         let query =
             "SELECT letter.id FROM dead_letters AS letter JOIN lanes ON lanes.number = letter.lane
             WHERE lanes.name = ?1 AND (?2 IS NULL OR letter.seq = ?2)
-            AND (letter.record = ?3 OR substr(letter.record, 1, length(?3) + 1) = ?3 || '.')
+            AND (letter.record = ?3 OR substr(letter.record, 1, length(?3) + 1) IN (?3 || '.', ?3 || '~'))
             ORDER BY letter.id LIMIT 100";
         let seq = match id.place {
             RecordPlace::Seq(seq) => Some(seq.0.cast_signed()),
@@ -211,9 +215,7 @@ impl Inspection {
 
     fn disposition_of(&self, id: &RecordId) -> Result<Option<ExplainedDisposition>, JournalError> {
         let record = id.to_string();
-        let is_part = |name: &str| {
-            name.strip_prefix(&record).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
+        let is_part = |name: &str| name.strip_prefix(&record).is_some_and(is_of);
         let all = self.dispositions(None)?;
         let gone = all.into_iter().find(|gone| gone.record.as_deref().is_some_and(is_part));
         Ok(gone.map(|gone| ExplainedDisposition {
@@ -239,8 +241,7 @@ impl Inspection {
         self.each_batch_block(lane, batch, |block| {
             for record in block.records().flatten() {
                 write_record_identity(&mut identity, lane.name(), &record);
-                let rest = identity.strip_prefix(&wanted);
-                holds |= rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+                holds |= identity.strip_prefix(&wanted).is_some_and(is_of);
             }
         })?;
         Ok(holds)
@@ -327,6 +328,11 @@ impl Inspection {
         }
         Ok(found)
     }
+}
+
+/// Whether what stands behind an identity means the same record, a piece of it, or what it was repaired to.
+fn is_of(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with(['.', '~'])
 }
 
 /// What stands at a seq.

@@ -416,7 +416,9 @@ impl Writer {
             return Ok(None);
         }
         if !self.letters_fit(bytes) {
-            if self.letters.on_full == LettersOnFull::DropOldest && bytes <= self.letters.bytes_max
+            if self.letters.on_full == LettersOnFull::DropOldest
+                && self.under_way_bytes(transaction)? + self.letters.admitted + bytes
+                    <= self.letters.bytes_max
             {
                 self.drop_oldest_letters(transaction, bytes)?;
             }
@@ -484,6 +486,16 @@ impl Writer {
             )
         };
         JournalError::LettersFull { why, bytes_max: human_bytes(room.bytes_max) }
+    }
+
+    /// What the letters take that are under way again, and do not go.
+    fn under_way_bytes(&self, transaction: &Connection) -> Result<u64, JournalError> {
+        let query = format!(
+            "SELECT coalesce(sum({BYTES}), 0) + count(*) * {LETTER_ROW_BYTES} FROM dead_letters
+             WHERE id IN (SELECT letter FROM replaying)"
+        );
+        let bytes: Option<i64> = self.value(transaction, "measuring dead letters", &query, [])?;
+        Ok(bytes.unwrap_or(0).cast_unsigned())
     }
 
     /// The oldest letters go until `bytes` fit, but for those that are under way again.

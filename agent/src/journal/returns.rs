@@ -68,7 +68,8 @@ impl Writer {
         let is_last = lane.replays.front().is_none_or(|next| next.number != done.number);
         self.delete_batch(transaction, number, &key)?;
         // A part of a batch covers a range that others stand in, too: only what was one batch is told as such.
-        let is_whole = !identity.contains("/r");
+        let name = self.state.lanes.get(&number).map_or("", |lane| lane.name.as_str());
+        let is_whole = identity.strip_prefix(name).is_some_and(|rest| !rest.contains("/r"));
         if let Some(finished) = finished.filter(|_| is_whole) {
             self.remember_finished(transaction, number, &finished)?;
         }

@@ -170,6 +170,18 @@ impl Desk {
         order
     }
 
+    /// Waits until an order for a replay is put down. One that lies there already does not count: whoever could not carry it
+    /// out would try again without a pause.
+    pub(super) async fn replay_ordered(&self) {
+        let mut ordered = self.ordered.subscribe();
+        // The sender is our own: it does not go while this waits.
+        while ordered.changed().await.is_ok() {
+            if *ordered.borrow() > 0 {
+                return;
+            }
+        }
+    }
+
     /// Waits until there is an order for a replay.
     ///
     /// # Cancel safety

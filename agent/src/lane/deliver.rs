@@ -510,16 +510,21 @@ impl Deliverer {
         }
     }
 
-    /// Replays are settled from now on, or no more: then the lane is as it was before.
-    pub(super) fn set_outside(&mut self, is_outside: bool) {
-        if is_outside {
-            self.outside = Some(self.status.state());
-        } else if let Some(before) = self.outside.take() {
-            self.failures = 0;
-            self.failing_since = before.trouble().map(|(_, _, since)| since);
-            self.holding.send_replace(holds_deliveries(&before));
-            self.status.set(before);
-        }
+    /// Replays are settled from now on.
+    pub(super) fn begin_outside(&mut self) {
+        self.outside = Some(self.status.state());
+    }
+
+    /// No more replays: the lane is as it was before. It holds for its destination only with a batch that waits for that; what
+    /// kept it from sealing is tried again.
+    pub(super) fn end_outside(&mut self, has_batch: bool) {
+        let Some(before) = self.outside.take() else { return };
+        self.failures = 0;
+        self.failing_since = before.trouble().map(|(_, _, since)| since);
+        let holds = has_batch && holds_deliveries(&before);
+        let is_over = !has_batch && matches!(before, LaneState::Holding { .. });
+        self.holding.send_replace(holds);
+        self.status.set(if is_over { LaneState::Running } else { before });
     }
 
     /// More may be sealed; what a replay meets changes nothing about that.

@@ -188,7 +188,7 @@ pub async fn run(
         let go_on = tokio::select! {
             go_on = control.shutdown.sleep(wait) => go_on,
             () = control.desk.wanted_again() => true,
-            () = control.desk.replay_wanted() => true,
+            () = control.desk.replay_ordered() => true,
             _ = room.changed(), if cause == "dead_letters" => true,
         };
         if !go_on {
@@ -224,7 +224,8 @@ async fn session(
     if replays.is_empty() {
         let made;
         (sealer, made) = take_order(parts, journal, &lane, control, status, sealer).await?;
-        replays = made.into_iter().map(|batch| (batch, false)).collect();
+        // What a letter was given up with may have arrived, and what waits behind it may have, too.
+        replays = made.into_iter().map(|batch| (batch, true)).collect();
     }
     // One that waits with a batch goes on doing so.
     let holds = holds_deliveries(&status.state()) && !opened.unacked.is_empty();
@@ -459,10 +460,12 @@ async fn deliver_and_ack(
     let desk = Arc::clone(&deliverer.desk);
     let first = queue.iter().find(|piece| !piece.batch.variant.replay);
     desk.settled(first.map_or(sealed_seq, |piece| piece.batch.first_seq.before()));
-    deliverer.set_outside(queue.front().is_some_and(|piece| piece.batch.variant.replay));
+    if queue.front().is_some_and(|piece| piece.batch.variant.replay) {
+        deliverer.begin_outside();
+    }
     loop {
         if !queue.front().is_some_and(|piece| piece.batch.variant.replay) {
-            deliverer.set_outside(false);
+            deliverer.end_outside(!queue.is_empty());
         }
         let Piece { batch, stored_bytes, earlier } = match queue.pop_front() {
             Some(piece) => piece,

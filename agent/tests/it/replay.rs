@@ -213,6 +213,10 @@ fn a_repaired_record_goes_out_under_a_new_key_and_a_kill_in_between_loses_nothin
     }
     let body: Value = serde_json::from_slice(&replays[0].body).unwrap();
     assert_eq!(body, serde_json::json!([{"seq": 1}]));
+    for record in [repaired.as_str(), repaired.trim_end_matches("~1")] {
+        let told = &lines(&home.output(&["explain", record, "--json"]))[0];
+        assert_eq!(told["outcome"], "replayed", "{told}");
+    }
     // The other one is refused again, and stays.
     let (code, outcomes) = replay(&home, &["--all"]);
     assert_eq!((code, &outcomes[0]["outcome"]), (Some(1), &"rejected".into()));

@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         .into());
     }
-    let count: usize = chosen.lanes.values().map(Vec::len).sum();
+    let count = chosen.count();
     if !args.dry_run && !args.yes && count > 0 && !confirmed(count as u64)? {
         return Ok(ExitCode::Failed);
     }
@@ -103,10 +103,13 @@ fn is_delivered(outcome: Option<&Replay>) -> bool {
     outcome.is_some_and(|replay| replay.ended_at.is_some() && replay.returned == 0)
 }
 
+/// The letters that fell out of one batch at one stage, by those two: together they may be all of it.
+type Groups = BTreeMap<(Option<String>, String), Vec<i64>>;
+
 /// The letters that are meant, by lane, and those that cannot be sent.
 #[derive(Default)]
 struct Chosen {
-    lanes: BTreeMap<String, Vec<i64>>,
+    lanes: BTreeMap<String, Groups>,
     left_out: Vec<LeftOutView>,
 }
 
@@ -114,7 +117,10 @@ fn choose(args: &Args, inspection: &Inspection) -> anyhow::Result<Chosen> {
     let mut chosen = Chosen::default();
     args.filter.each(inspection, 0, |letter| {
         match letter.lane {
-            Some(lane) => chosen.lanes.entry(lane).or_default().push(letter.id),
+            Some(lane) => {
+                let groups = chosen.lanes.entry(lane).or_default();
+                groups.entry((letter.batch, letter.stage)).or_default().push(letter.id);
+            }
             None => chosen.left_out.push(LeftOutView {
                 letter: letter.id,
                 reason: "a source refused it: it can be exported and discarded".to_owned(),
@@ -126,9 +132,30 @@ fn choose(args: &Args, inspection: &Inspection) -> anyhow::Result<Chosen> {
     Ok(chosen)
 }
 
+impl Chosen {
+    fn count(&self) -> usize {
+        self.lanes.values().flat_map(BTreeMap::values).map(Vec::len).sum()
+    }
+}
+
+/// Orders of as many letters as one may have, oldest first, without taking the letters of a batch apart.
+fn orders(groups: Groups) -> Vec<Vec<i64>> {
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort_unstable_by_key(|letters| letters.first().copied());
+    let mut orders: Vec<Vec<i64>> = Vec::new();
+    for group in groups {
+        match orders.last_mut() {
+            Some(order) if order.len() + group.len() <= REPLAY_LETTERS_MAX => order.extend(group),
+            // One that is larger than an order goes out in parts.
+            _ => orders.extend(group.chunks(REPLAY_LETTERS_MAX).map(<[i64]>::to_vec)),
+        }
+    }
+    orders
+}
+
 fn payload(args: &Args, chosen: &Chosen) -> anyhow::Result<Option<String>> {
     let Some(path) = &args.payload else { return Ok(None) };
-    let count: usize = chosen.lanes.values().map(Vec::len).sum();
+    let count = chosen.count();
     if count != 1 {
         let message = format!("--payload is for one dead letter, and {count} are meant");
         return Err(usage(&message, "--id ID means one"));
@@ -178,10 +205,10 @@ impl Work<'_> {
     fn all(&self, chosen: Chosen) -> anyhow::Result<Done> {
         let begun = SystemClock.monotonic();
         let mut done = Done { left_out: chosen.left_out, ..Done::default() };
-        for (lane, letters) in chosen.lanes {
-            let mut rest = letters;
+        let orders_of =
+            |(lane, groups)| orders(groups).into_iter().map(move |o| (String::clone(&lane), o));
+        for (lane, mut rest) in chosen.lanes.into_iter().flat_map(orders_of) {
             while !rest.is_empty() {
-                let later = rest.split_off(rest.len().min(REPLAY_LETTERS_MAX));
                 let ReplayAnswer { batches, left_out, .. } = self.order(&lane, rest)?;
                 let is_any = !batches.is_empty();
                 for batch in batches {
@@ -194,7 +221,7 @@ impl Work<'_> {
                 let (again, out): (Vec<_>, Vec<_>) =
                     left_out.into_iter().partition(|left| left.later && goes_on);
                 done.left_out.extend(out);
-                rest = again.into_iter().map(|left| left.letter).chain(later).collect();
+                rest = again.into_iter().map(|left| left.letter).collect();
             }
         }
         Ok(done)
@@ -303,4 +330,28 @@ fn text(args: &Args, done: &Done) -> String {
         text.push_str("no dead letters\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_letters_of_a_batch_stay_in_one_order() {
+        let group = |batch: &str, ids: std::ops::Range<i64>| {
+            ((Some(batch.to_owned()), "k".to_owned()), ids.collect::<Vec<_>>())
+        };
+        let max = i64::try_from(REPLAY_LETTERS_MAX).unwrap();
+        let groups = Groups::from([
+            group("b1", 0..max - 10),
+            group("b2", max..max + 20),
+            group("b3", max + 20..max + 30),
+            group("b4", 3 * max..5 * max + 5),
+        ]);
+        let orders = orders(groups);
+        let lengths: Vec<_> = orders.iter().map(Vec::len).collect();
+        let whole = REPLAY_LETTERS_MAX;
+        assert_eq!(lengths, [whole - 10, 30, whole, whole, 5]);
+        assert_eq!((orders[1][0], orders[1][29]), (max, max + 29));
+    }
 }

@@ -435,7 +435,7 @@ fn mend_replays(
         }
         building.execute("DELETE FROM replaying WHERE lane = ?1 AND number = ?2", key)?;
         building.execute(
-            "UPDATE replays SET ended_at = ?3, class = 'damage'
+            "UPDATE replays SET ended_at = ?3, class = 'damage', returned = max(letters - delivered, 1)
              WHERE lane = ?1 AND number = ?2 AND ended_at IS NULL",
             (key.0, key.1, now.0),
         )?;

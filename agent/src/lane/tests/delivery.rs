@@ -44,6 +44,11 @@ impl Site {
         }
     }
 
+    /// With patterns a lane stores what it takes in parts; without them the range is all that a batch is.
+    fn stores_its_output(&mut self) {
+        self.parts.subjects = Arc::from(["sub".parse().unwrap()]);
+    }
+
     pub(super) async fn append(&self, range: std::ops::Range<u32>, padding: usize) {
         for first in range.clone().step_by(100) {
             let part = first..range.end.min(first + 100);
@@ -164,6 +169,23 @@ async fn d_13_a_destination_that_names_no_record_gets_halves_in_order() {
     assert!(offers <= 10 * 2 * 10 + 10, "{offers}");
     assert_eq!((totals.delivered, totals.dead_lettered, queued), (990, 10, 0));
     assert_eq!(site.bench.status.counters.letters[0].load(Ordering::Relaxed), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_13_halves_of_what_is_stored_are_cut_out_of_its_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::new(|world, offer| {
+        if offer.has(is_poison) { refuse(Class::Rejected, "400") } else { world.take(offer) }
+    });
+    let mut site = Site::new(dir.path(), world).await;
+    site.stores_its_output();
+    // A batch is of several parts.
+    site.append(0..1000, 700).await;
+    site.drain().await;
+    assert_eq!(site.world.numbers(), good(1000));
+    assert_eq!(site.letter_numbers(), poison(1000));
+    let (totals, queued) = site.close().await;
+    assert_eq!((totals.delivered, totals.dead_lettered, queued), (990, 10, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -479,6 +501,15 @@ async fn letters_that_are_too_many_bytes_for_one_ack_are_cut_first() {
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_at_any_step_of_cuts_and_letters_changes_nothing_of_the_outcome() {
+    crash_at_any_step(false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nor_does_it_where_the_output_is_stored() {
+    crash_at_any_step(true).await;
+}
+
+async fn crash_at_any_step(stored: bool) {
     let (dir, images) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let rule = |world: &World, offer: &Offer| match offer.identity.contains("/b2") {
         // The first batch is cut, the second refuses by name, the third one's answer is lost once.
@@ -493,6 +524,9 @@ async fn a_crash_at_any_step_of_cuts_and_letters_changes_nothing_of_the_outcome(
     let world = World::recording(dir.path(), images.path(), rule);
     let mut site = Site::new(dir.path(), world).await;
     site.parts.batch.records_max = 20;
+    if stored {
+        site.stores_its_output();
+    }
     site.append(0..60, 0).await;
     site.drain().await;
     let bad = [3, 17, 25, 39];
@@ -518,7 +552,10 @@ async fn a_crash_at_any_step_of_cuts_and_letters_changes_nothing_of_the_outcome(
             } else {
                 World::fork(held.clone(), order.clone(), rule)
             };
-            let site = Site::new(copy.path(), world).await;
+            let mut site = Site::new(copy.path(), world).await;
+            if stored {
+                site.stores_its_output();
+            }
             site.drain().await;
             let letters = site.letter_numbers();
             let mut all = site.world.numbers();

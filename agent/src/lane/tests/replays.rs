@@ -408,3 +408,15 @@ async fn a_crash_at_any_step_of_a_replay_loses_nothing_and_stores_nothing_twice(
         assert_eq!((totals.delivered, totals.dead_lettered, queued), (60, 0, 0));
     }
 }
+
+/// Time passes here only while nobody is busy: a lane that tried again and again because of the order would stop it.
+#[tokio::test(start_paused = true)]
+async fn an_order_that_cannot_be_carried_out_has_the_lane_pause_between_its_tries() {
+    let dir = tempfile::tempdir().unwrap();
+    let site = Site::new(dir.path(), World::new(World::take)).await;
+    site.bench.journal.close().await.unwrap();
+    let _group = site.run(false);
+    site.held_soon("journal").await;
+    let waited = tokio::time::timeout(Duration::from_secs(60), site.order(vec![1])).await;
+    assert!(waited.is_err(), "{waited:?}");
+}

@@ -123,6 +123,9 @@ async fn a_date_to_wait_for_is_a_wait_by_our_clock_when_the_server_tells_none() 
         read_head(&mut stream);
         let head = "HTTP/1.1 503 x\r\ncontent-length: 0\r\nretry-after: Fri, 14 Jul 2017 02:40:09 GMT\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
+        // Closing with something unread would reset the connection, and the answer might be lost.
+        stream.shutdown(Shutdown::Write).unwrap();
+        drop(std::io::copy(&mut stream, &mut std::io::sink()));
     });
     let fixture = fixture(&format!("http://127.0.0.1:{port}/"), "");
     let error = fixture.deliver(&[b"1"]).await.unwrap_err();
