@@ -259,7 +259,8 @@ impl Journal {
         self.readers.letter_batch(lane, batch)
     }
 
-    /// Replays with a larger number than `after`, oldest first: those under way, and the last [`REPLAYS_MAX`] that ended. Blocks.
+    /// Replays with a larger number than `after`, oldest first: those under way, and the last
+    /// [`REPLAYS_MAX`](crate::limits::REPLAYS_MAX) that ended. Blocks.
     ///
     /// # Errors
     /// When the journal cannot be read.

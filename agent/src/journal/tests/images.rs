@@ -11,7 +11,7 @@ use std::sync::Arc;
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use super::drive::{Driver, Operation, operation, scratch};
+use super::drive::{Driver, Failed, Operation, operation, scratch};
 use super::model::{Model, View};
 use super::property::size;
 use super::vfs::{Data, Disk, Event, FileId, Kind};
@@ -208,7 +208,7 @@ impl Run {
         operations: &[Operation],
         model: Model,
         lie: bool,
-    ) -> (Self, usize) {
+    ) -> Result<(Self, usize), Failed> {
         let disk = Disk::watch(directory);
         if lie {
             disk.skip_syncs();
@@ -218,15 +218,18 @@ impl Run {
         let mut driver = Driver::new(directory, config, model);
         let clock = Arc::clone(&disk);
         driver.now = Box::new(move || clock.now());
-        driver.open().unwrap();
-        for operation in operations {
-            driver.apply(operation).await.unwrap();
-        }
-        driver.settle().await.unwrap();
+        let ran = async {
+            driver.open()?;
+            for operation in operations {
+                driver.apply(operation).await?;
+            }
+            driver.settle().await
+        };
+        let ran = ran.await;
         let run =
             Self { events: disk.events(), steps: driver.steps, acknowledged: driver.acknowledged };
         disk.forget();
-        (run, begin)
+        ran.map(|()| (run, begin))
     }
 
     /// Whether the journal that was found after a cut is one that may be: all that was acknowledged before, and at most what
@@ -268,7 +271,7 @@ async fn power_cuts(images: u32, seed: u64, durability: Durability, lie: bool) -
         let run_seed = random.u64(..);
         let operations = workload(run_seed, 60);
         let (run, begin) =
-            Run::record(dir.path(), durability, &operations, Model::default(), lie).await;
+            Run::record(dir.path(), durability, &operations, Model::default(), lie).await.unwrap();
         for _ in 0..per_run.min(images - outcome.images) {
             outcome.images += 1;
             let cut = pick_cut(&run.events, begin, &mut random);
@@ -293,8 +296,15 @@ async fn power_cuts(images: u32, seed: u64, durability: Durability, lie: bool) -
             let Some(copy) = copy else { continue };
             let model = run.steps[step].model.clone();
             let operations = workload(random.u64(..), 4);
-            let (second, begin) =
-                Run::record(copy.path(), durability, &operations, model, lie).await;
+            // What was lost may be met only by who goes on with it.
+            let second = Run::record(copy.path(), durability, &operations, model, lie).await;
+            let (second, begin) = match second {
+                Ok(second) => second,
+                Err(error) => {
+                    outcome.failures.push(failed("going on", error.to_string()));
+                    continue;
+                }
+            };
             for _ in 0..2 {
                 let cut = pick_cut(&second.events, begin, &mut random);
                 let image = scratch();
@@ -336,7 +346,8 @@ async fn no_power_cut_loses_or_changes_what_was_acknowledged() {
 async fn a_power_cut_while_the_journal_is_made_leaves_one_that_starts() {
     let mut random = fastrand::Rng::with_seed(seed());
     let dir = scratch();
-    let (run, _) = Run::record(dir.path(), Durability::Full, &[], Model::default(), false).await;
+    let (run, _) =
+        Run::record(dir.path(), Durability::Full, &[], Model::default(), false).await.unwrap();
     let is_extension = |event: &Event| matches!(event, Event::Write { bytes: Data::Zeros(_), .. });
     let made = run.events.iter().position(is_extension).unwrap();
     assert!(made > 20, "{made} events make a journal");
