@@ -1,10 +1,6 @@
 //! `waystation pause`: hold a lane, as long as the agent runs.
 
-use std::time::Duration;
-
-use super::agent::{AgentArgs, lanes};
-use crate::admin::VERSION;
-use crate::admin::orders::{DoneAnswer, LaneOrder};
+use super::agent::lanes::{LaneArgs, order};
 
 /// Hold a lane, as long as the agent runs
 ///
@@ -12,13 +8,8 @@ use crate::admin::orders::{DoneAnswer, LaneOrder};
 /// resumed. The other lanes are not touched. A restart of the agent ends the pause.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The lane, by its full name or an end of it that no other has, such as `pipeline/sink`
-    lane: String,
     #[command(flatten)]
-    agent: AgentArgs,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
+    lane: LaneArgs,
 }
 
 /// Runs `waystation pause`.
@@ -26,15 +17,5 @@ pub struct Args {
 /// # Errors
 /// When no agent answers, or it has no such lane.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let agent = args.agent.agent()?;
-    let status = agent.status()?;
-    let lane = lanes::of(&status, &args.lane)?.name.clone();
-    let order = LaneOrder { version: VERSION, lane: lane.clone() };
-    let DoneAnswer { .. } = agent.order("/orders/pause", &order, Duration::ZERO)?;
-    let text = if args.json {
-        format!("{}\n", serde_json::json!({ "lane": lane, "paused": true }))
-    } else {
-        format!("lane {lane} is paused\n")
-    };
-    super::print(text.as_bytes())
+    order(&args.lane, "/orders/pause", "paused")
 }

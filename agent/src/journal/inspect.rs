@@ -19,7 +19,7 @@ use super::open::{self, DATABASE_NAME, connect_bystander, connect_immutable, wal
 use super::reader::Window;
 use super::salvage::{SalvageReport, earlier_reports};
 use super::soundness;
-use super::state::{LANE_BITS, LaneRow, SEQ_BITS, State, chunk_key, key_seq, part_key};
+use super::state::{LANE_BITS, LaneRow, SEQ_BITS, SEQ_MASK, State, chunk_key, key_seq, part_key};
 use super::wal::{self, WalCheck};
 use super::wear::Wear;
 use super::{LaneTotals, StoredBatch};
@@ -461,6 +461,9 @@ impl Inspection {
         from: Seq,
         mut each: impl FnMut(Result<FrameBlock, JournalError>) -> Result<bool, E>,
     ) -> Result<(), E> {
+        if from.0 > SEQ_MASK {
+            return Ok(());
+        }
         let mut decoder = Decoder::new();
         let (_, to) = stream_keys(stream, from);
         let begin = [chunk_key(stream, Seq(0)), chunk_key(stream, from)];

@@ -71,8 +71,6 @@ pub struct Letter {
     pub place: Option<String>,
     /// What was done about it while it stays.
     pub disposition: Option<String>,
-    /// What somebody wrote down about it.
-    pub note: Option<String>,
     /// Records of its batch, when all of them were given up together and nothing was delivered; else 0.
     pub whole: u64,
     /// It is being replayed.
@@ -102,7 +100,7 @@ const COLUMNS: &str =
     "letter.id, letter.stage, letter.source, lanes.name, letter.batch, letter.record,
     letter.seq, letter.plugin_sha256, letter.class, letter.reason, letter.attempts, letter.first_at,
     letter.last_at, letter.time, letter.subject, letter.headers, octet_length(letter.payload),
-    letter.size_bytes, letter.place, letter.disposition, letter.note, letter.whole,
+    letter.size_bytes, letter.place, letter.disposition, letter.whole,
     letter.id IN (SELECT letter FROM replaying)";
 const TABLES: &str = "FROM dead_letters AS letter LEFT JOIN lanes ON lanes.number = letter.lane";
 
@@ -129,9 +127,8 @@ fn letter(row: &rusqlite::Row<'_>) -> rusqlite::Result<Letter> {
         size_bytes: count(17)?,
         place: row.get(18)?,
         disposition: row.get(19)?,
-        note: row.get(20)?,
-        whole: count(21)?,
-        is_under_way: row.get(22)?,
+        whole: count(20)?,
+        is_under_way: row.get(21)?,
     })
 }
 
@@ -152,7 +149,7 @@ fn page<T>(filter: &LettersFilter, read: impl FnOnce(&str, &[&dyn ToSql]) -> T) 
 }
 
 fn with_payload(row: &rusqlite::Row<'_>) -> rusqlite::Result<(Letter, Vec<u8>)> {
-    Ok((letter(row)?, row.get(23)?))
+    Ok((letter(row)?, row.get(22)?))
 }
 
 fn one() -> String {

@@ -277,16 +277,19 @@ impl Writer {
         operation: ReplayOperation,
     ) -> Result<(), JournalError> {
         let ReplayOperation { lane: number, seal, reply, .. } = operation;
-        let refused = match self.replay_misfit(transaction, number, &seal)? {
-            None => self.replay_fits(transaction, number, &seal)?,
+        let refused = match self.replay_misfit(transaction, number, &seal) {
+            Ok(None) => self.replay_fits(transaction, number, &seal),
             misfit => misfit,
         };
-        if let Some(error) = refused {
-            // Whoever asked may have given up waiting.
-            drop(reply.send(Err(error)));
-            return Ok(());
-        }
-        let sealed = self.write_replay(transaction, number, &seal);
+        let sealed = match refused {
+            Ok(None) => self.write_replay(transaction, number, &seal),
+            Ok(Some(error)) => {
+                // Whoever asked may have given up waiting.
+                drop(reply.send(Err(error)));
+                return Ok(());
+            }
+            Err(error) => Err(error),
+        };
         group.answer_with(reply, sealed)
     }
 

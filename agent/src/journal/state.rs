@@ -21,7 +21,8 @@ use crate::record::id::{
 pub(super) const SEQ_BITS: u32 = 47;
 /// Bits of a part's key below the number of its lane.
 pub(super) const LANE_BITS: u32 = 50;
-const SEQ_MASK: u64 = (1 << SEQ_BITS) - 1;
+/// The largest seq.
+pub(super) const SEQ_MASK: u64 = (1 << SEQ_BITS) - 1;
 
 /// The row key of a chunk: stream number in the high bits, first seq in the low 47.
 pub(super) fn chunk_key(stream: StreamNumber, seq: Seq) -> i64 {

@@ -113,8 +113,6 @@ pub struct SealedReplay {
     pub id: i64,
     /// The batch as it was planned.
     pub planned: PlannedReplay,
-    /// Records that are sent; none when plugins left nothing.
-    pub records: u64,
 }
 
 /// What an order has come to.
@@ -399,11 +397,10 @@ impl Sealer {
             let payload = selection.payload.as_deref();
             match self.seal_replay(&planned, payload) {
                 Ok((id, batch)) => {
-                    let records = batch.records;
-                    if records > 0 {
+                    if batch.records > 0 {
                         batches.push(batch);
                     }
-                    done.sealed.push(SealedReplay { id, planned, records });
+                    done.sealed.push(SealedReplay { id, planned });
                 }
                 // What its plugins or its files make too much of goes in two.
                 Err(LaneError::OutputTooLarge | LaneError::TooManyPartitions { .. })

@@ -83,6 +83,10 @@ fn a_record_that_waits_is_explained_with_its_attempts_and_on_a_stopped_agent_wit
     assert_eq!((&stopped["outcome"], &stopped["batch"]), (&"sealed".into(), &first["batch"]));
     assert_eq!(explained(&home, &id(4))["outcome"], "queued");
     assert!(failed_with(&home, 1, &id(5)).contains("there is no such record yet"));
+    // More than any stream can hold.
+    let huge = format!("gw/in/p/out/{epoch}/9999999999999999999");
+    assert!(failed(&home, 2, &["explain", &huge]).contains("is no identity"));
+    assert_eq!(done(&home, &["journal", "export", "--from", "9999999999999999999"]), "");
     let other_run = id(1).replace(&epoch, "00009abcde");
     assert!(failed_with(&home, 1, &other_run).contains("another run"));
     let said = failed(&home, 1, &["explain", &id(1).replace("/out/", "/uot/")]);

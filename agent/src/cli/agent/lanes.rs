@@ -1,12 +1,44 @@
 //! Which lane somebody means: its full name, or an end of it that only one has.
 
+use std::time::Duration;
+
 use super::super::{ExitCode, Failure};
+use super::AgentArgs;
+use crate::admin::VERSION;
+use crate::admin::orders::{DoneAnswer, LaneOrder};
 use crate::admin::status::{LaneStatusView, StatusView};
 
 /// Names that are shown where none fits.
 const SHOWN_MAX: usize = 20;
 /// From here on a name is near enough to be asked for.
 const LIKENESS_MIN: f64 = 0.8;
+
+/// What an order to one lane is given.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct LaneArgs {
+    /// The lane, by its full name or an end of it that no other has, such as `pipeline/sink`
+    lane: String,
+    #[command(flatten)]
+    agent: AgentArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Gives a running lane an order that is done at once, and says that it is `done`.
+pub(in crate::cli) fn order(args: &LaneArgs, path: &'static str, done: &str) -> anyhow::Result<()> {
+    let agent = args.agent.agent()?;
+    let status = agent.status()?;
+    let lane = of(&status, &args.lane)?.name.clone();
+    let order = LaneOrder { version: VERSION, lane: lane.clone() };
+    let DoneAnswer { .. } = agent.order(path, &order, Duration::ZERO)?;
+    let text = if args.json {
+        format!("{}\n", serde_json::json!({ "lane": lane, done: true }))
+    } else {
+        format!("lane {lane} is {done}\n")
+    };
+    crate::cli::print(text.as_bytes())
+}
 
 /// The running lane that is meant by `wanted`.
 pub(in crate::cli) fn of<'a>(

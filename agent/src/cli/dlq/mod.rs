@@ -184,7 +184,6 @@ fn fields(letter: &Letter) -> Map<String, Value> {
         "payload_bytes": letter.payload_bytes,
         "size_bytes": letter.size_bytes,
         "disposition": letter.disposition,
-        "note": letter.note,
     });
     match value {
         Value::Object(fields) => fields,

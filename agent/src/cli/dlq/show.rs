@@ -85,7 +85,6 @@ fn page(
         ("batch", &letter.batch),
         ("place", &letter.place),
         ("disposition", &letter.disposition),
-        ("note", &letter.note),
         ("owner", owner),
         ("runbook", runbook),
     ];
