@@ -289,7 +289,6 @@ pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection,
     let pragmas = [
         ("page_size", page_bytes.as_str()),
         ("auto_vacuum", "NONE"),
-        ("journal_mode", "WAL"),
         ("synchronous", synchronous),
         ("wal_autocheckpoint", "0"),
         ("journal_size_limit", "-1"),
@@ -302,8 +301,26 @@ pub(super) fn connect(path: &Path, durability: Durability) -> Result<Connection,
     for (name, value) in pragmas {
         connection.pragma_update(None, name, value).map_err(failed)?;
     }
+    set_wal_mode(&connection).map_err(failed)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)
+}
+
+/// Switches the database to WAL. A new one is written and committed with that, behind the row that names the new mode: what
+/// stops at the row (`pragma_update` too) takes a failed sync for success, and readers then find no database.
+fn set_wal_mode(connection: &Connection) -> Result<(), rusqlite::Error> {
+    let mut statement = connection.prepare("PRAGMA journal_mode = WAL")?;
+    let mut rows = statement.query([])?;
+    let mut mode = String::new();
+    while let Some(row) = rows.next()? {
+        mode = row.get(0)?;
+    }
+    if mode == "wal" {
+        return Ok(());
+    }
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR);
+    let why = format!("the database stays in mode {mode} instead of WAL");
+    Err(rusqlite::Error::SqliteFailure(code, Some(why)))
 }
 
 /// A connection that only reads.

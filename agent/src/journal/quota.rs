@@ -388,27 +388,27 @@ impl Writer {
             let session = Session::Stream(first.stream);
             let (needed, chunk) = gate.cost(first);
             let ended = self.has_ended(session, first.session);
-            let alone = append_bytes(first);
-            let never = alone > self.quota.budget.appends_max(0);
-            if !ended && !never && needed > gate.left {
-                self.meet_limit(transaction, needed, gate)?;
+            if !ended && needed > gate.left {
+                let alone = append_bytes(first);
+                if alone <= self.quota.budget.appends_max(0) {
+                    self.meet_limit(transaction, needed, gate)?;
+                } else if let Some(append) = self.quota.waiting.pop_front() {
+                    // It never has room.
+                    self.refuse_append(append, alone);
+                }
                 continue;
             }
-            if !ended && !never && gate.taken >= self.quota.budget.transaction {
+            if !ended && gate.taken >= self.quota.budget.transaction {
                 // The rest comes with the next transaction.
                 self.quota.look_again = true;
                 gate.closed = true;
                 continue;
             }
-            if !ended && !never && !self.admit_letters(transaction)? {
+            if !ended && !self.admit_letters(transaction)? {
                 gate.closed = self.quota.on_full != OnFull::Reject;
                 continue;
             }
             let Some(append) = self.quota.waiting.pop_front() else { break };
-            if never && !ended {
-                self.refuse_append(append, alone);
-                continue;
-            }
             if !ended {
                 gate.left -= needed;
                 gate.taken += needed;

@@ -211,6 +211,32 @@ const FAILED_SYNC: Fault =
     Fault { kind: Kind::Sync, nth: 1, failure: Failure::Io, persistent: false };
 
 #[tokio::test]
+async fn a_new_journal_with_a_failed_sync_is_refused_or_whole() {
+    let (mut refusals, mut nth) = (0, 0);
+    loop {
+        nth += 1;
+        let dir = scratch();
+        let disk = Disk::watch(dir.path());
+        disk.arm(Fault { nth, ..FAILED_SYNC });
+        let opened = Journal::open(&options(dir.path()));
+        let met = disk.disarm() > 0;
+        refusals += u32::from(opened.is_err());
+        let (journal, _) = opened.or_else(|_| Journal::open(&options(dir.path()))).unwrap();
+        journal.appender(&source()).await.unwrap().append(records(&["a"])).await.unwrap();
+        let (lane, _) = journal.lane(lane_spec()).await.unwrap();
+        assert_eq!(payloads(&lane.read(Seq(1)).unwrap()), [(1, "a".to_owned())], "sync {nth}");
+        // Through a connection of its own, where the newest record comes from memory.
+        View::of(&journal).await.unwrap();
+        journal.close().await.unwrap();
+        disk.forget();
+        if !met {
+            break;
+        }
+    }
+    assert!(refusals >= 3, "{refusals} of {nth} failed syncs were told");
+}
+
+#[tokio::test]
 async fn after_a_failed_sync_the_files_are_opened_anew_and_the_refused_record_is_not_there() {
     for failure in [Failure::Io, Failure::IoUnseen] {
         after_a_failed_sync(failure).await;
