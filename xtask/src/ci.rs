@@ -41,14 +41,30 @@ const FULL_SECTIONS: [Section; 2] = [
     Section { name: "release: full sizes", run: full_sizes },
 ];
 
-/// The sizes of the suites that are reported, in a release build.
-const FULL_SIZES: [(&str, &str); 3] = [
-    ("WAYSTATION_TEST_KILLS", "50"),
+/// The sizes of the suites that are reported, in a release build. `WAYSTATION_TEST_SEED` repeats a run.
+const FULL_SIZES: [(&str, &str); 8] = [
+    ("WAYSTATION_TEST_KILLS", "500"),
     ("WAYSTATION_TEST_LEADER_CHANGES", "20"),
     ("WAYSTATION_TEST_NODE_RESTARTS", "20"),
+    ("WAYSTATION_TEST_IMAGES", "10000"),
+    ("WAYSTATION_TEST_FAULTS", "1000"),
+    ("WAYSTATION_TEST_DAMAGE", "1000"),
+    ("WAYSTATION_TEST_CASES", "20000"),
+    ("WAYSTATION_TEST_OPERATIONS", "200"),
 ];
-/// Those suites.
-const FULL_SUITES: [&str; 2] = ["crash", "in_a_cluster"];
+/// Those suites, and where they are. One row after the other: servers and clients of the first share no machine with the second.
+const FULL_SUITES: [(&str, &[&str]); 2] = [
+    ("--test=it", &["crash", "in_a_cluster"]),
+    (
+        "--lib",
+        &[
+            "any_sequence_of_operations_leaves_what_the_model_says",
+            "no_power_cut_loses_or_changes_what_was_acknowledged",
+            "no_io_fault_makes_the_journal_lie_or_stop",
+            "whatever_is_damaged_it_opens",
+        ],
+    ),
+];
 
 /// How a section ended.
 struct Ended {
@@ -172,10 +188,10 @@ fn release(root: &Path) -> Result<Counts> {
 
 /// The suites that prove durability by faults, in the sizes that are reported.
 fn full_sizes(root: &Path) -> Result<Counts> {
-    let selection = ["--workspace", "--test", "it", "--release"];
-    FULL_SUITES.iter().try_fold(Counts::default(), |counts, suite| {
-        let ran = suite::run_sized(root, &selection, &[(*suite).to_owned()], &FULL_SIZES)?;
-        Ok(counts.and(ran))
+    FULL_SUITES.iter().try_fold(Counts::default(), |counts, (place, suites)| {
+        let suites: Vec<_> = suites.iter().map(|suite| (*suite).to_owned()).collect();
+        let selection = ["--workspace", place, "--release"];
+        Ok(counts.and(suite::run_sized(root, &selection, &suites, &FULL_SIZES)?))
     })
 }
 

@@ -77,6 +77,9 @@ pub(crate) fn run_sized(
     if process::works("cargo", &["nextest", "--version"]) {
         command.args(["nextest", "run", "--no-fail-fast", "--no-tests", "warn"]);
         command.args(["--status-level", "slow"]).args(selection).args(filter);
+        if !sizes.is_empty() {
+            command.args(["--profile", "full"]);
+        }
     } else {
         ui::say("cargo-nextest is not installed: `cargo test` does the same, more slowly");
         command.args(["test", "--no-fail-fast", "--tests"]).args(selection).args(filter);

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 use tokio::sync::{oneshot, watch};
 
 use super::apply::Group;
@@ -136,9 +136,6 @@ impl Writer {
             "Records are missing in the journal, they count as lost"
         );
         self.write_loss(transaction, stream, Some(number), (first, last), Why::Damage)?;
-        let update = "UPDATE lanes SET lost = ?2 WHERE number = ?1";
-        let lost = self.state.lanes.get(&number).map_or(0, |lane| lane.totals.lost);
-        self.execute(transaction, "noting a loss", update, params![number.0, lost.cast_signed()])?;
         group.answer(reply, ());
         self.write_lane(transaction, number)
     }

@@ -476,6 +476,11 @@ impl Writer {
         lane.totals.dead_lettered += dead;
         if batch.records > 0 {
             lane.unacked.push_back(batch.unacked(inputs));
+            if inputs == taken {
+                // Its row is the cursor until the lane's own is written, with its ack at the latest: a page less to write.
+                self.look_for_released(number);
+                return Ok(());
+            }
         } else if batch.first_seq <= batch.last_seq {
             self.remember_finished(transaction, number, &batch.finished(Finish::Empty, 0))?;
         }
@@ -532,7 +537,8 @@ impl Writer {
         let Some(lane) = self.state.lanes.get(&number) else { return Ok(()) };
         let update =
             "UPDATE lanes SET sealed_seq = ?2, next_batch = ?3, delivered = ?4, dropped = ?5,
-            dead_lettered = ?6, outputs_delivered = ?7, not_taken = ?8 WHERE number = ?1";
+            dead_lettered = ?6, outputs_delivered = ?7, not_taken = ?8, lost = ?9
+            WHERE number = ?1";
         let parameters = params![
             number.0,
             lane.sealed_seq.0.cast_signed(),
@@ -542,15 +548,22 @@ impl Writer {
             lane.totals.dead_lettered.cast_signed(),
             lane.totals.outputs_delivered.cast_signed(),
             lane.totals.not_taken.cast_signed(),
+            lane.totals.lost.cast_signed(),
         ];
         self.execute(transaction, "writing a lane", update, parameters)?;
+        self.look_for_released(number);
+        Ok(())
+    }
+
+    /// A cursor of the lane has moved: chunks may go.
+    fn look_for_released(&mut self, number: LaneNumber) {
+        let Some(lane) = self.state.lanes.get(&number) else { return };
         let stream = lane.stream;
         if self.state.update_released(stream)
             && let Some(stream) = self.state.streams.get_mut(&stream)
         {
             stream.deletes_left = true;
         }
-        Ok(())
     }
 
     pub(super) fn source_of(&self, lane: LaneNumber) -> String {

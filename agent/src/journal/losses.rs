@@ -270,9 +270,7 @@ impl Writer {
         let lost = last.0 - lane.sealed_seq.0;
         lane.sealed_seq = last;
         lane.totals.lost += lost;
-        let parameters = params![number.0, last.0.cast_signed(), lane.totals.lost.cast_signed()];
-        let update = "UPDATE lanes SET sealed_seq = ?2, lost = ?3 WHERE number = ?1";
-        self.execute(transaction, "moving a lane", update, parameters)?;
+        self.write_lane(transaction, number)?;
         self.write_loss(transaction, stream, Some(number), (first, last), why)?;
         self.quota.giving_up.moved.push((number, last));
         Ok(lost)

@@ -423,7 +423,8 @@ impl Writer {
         let queue = lane.queue(key.number);
         queue[0] = first.unacked(inputs[0]);
         queue.insert(1, second.unacked(inputs[1]));
-        Ok(())
+        // Halves do not tell the lane's cursor, as the whole may have done.
+        self.write_lane(transaction, number)
     }
 
     pub(super) fn rename(

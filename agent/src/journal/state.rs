@@ -123,6 +123,17 @@ impl LaneRow {
         if is_replay { &mut self.replays } else { &mut self.unacked }
     }
 
+    /// Moves the cursors over batches that were sealed since the row was written. Each goes on where the one before it ends;
+    /// what does not is left to the checks of the start.
+    fn follow_batches(&mut self) {
+        for batch in &self.unacked {
+            if batch.number == self.next_batch && batch.first_seq == self.sealed_seq.next() {
+                self.sealed_seq = batch.last_seq;
+                self.next_batch = BatchNumber(batch.number.0 + 1);
+            }
+        }
+    }
+
     /// The last seq in front of the oldest batch that waits for its ack.
     pub(super) fn acked(&self) -> Seq {
         self.unacked.front().map_or(self.sealed_seq, |batch| batch.first_seq.before())
@@ -288,6 +299,7 @@ fn lanes(
             what: format!("a proper pipeline or sink of lane {number}"),
         })?;
         (lane.replays, lane.unacked) = unacked(connection, number).map_err(failed)?;
+        lane.follow_batches();
         lanes.insert(number, lane);
     }
     Ok(lanes)

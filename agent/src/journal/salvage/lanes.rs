@@ -26,6 +26,18 @@ struct Lane {
     done: u64,
 }
 
+impl Lane {
+    /// Moves the cursors over batches that were sealed since the row was written, as a start does (`state.rs`).
+    fn follow(&mut self, batches: &[Batch]) {
+        for batch in batches.iter().filter(|batch| !batch.replay) {
+            if batch.number == self.next_batch && batch.first == self.sealed + 1 {
+                self.sealed = batch.last.max(self.sealed);
+                self.next_batch += 1;
+            }
+        }
+    }
+}
+
 /// A batch's row.
 struct Batch {
     number: u64,
@@ -52,6 +64,13 @@ pub(super) fn mend_lanes(
     add_from_marks(building, marks, streams)?;
     for stream in streams.iter_mut() {
         for mut lane in lanes_of(building, stream.number)? {
+            let batches = batches_of(building, &lane)?;
+            lane.follow(&batches);
+            if let Some((sealed, next_batch)) = marks.lanes.get(&lane.name) {
+                // A batch that is gone may have told more than the lane's own row.
+                lane.sealed = lane.sealed.max(stream.head.min(*sealed));
+                lane.next_batch = lane.next_batch.max(*next_batch);
+            }
             // A cursor far beyond everything else that is known is no cursor but flipped bits.
             if lane.sealed > stream.head
                 && building.is_complete("lanes")
@@ -61,7 +80,7 @@ pub(super) fn mend_lanes(
             }
             lane.sealed = lane.sealed.min(stream.head);
             lane.start = lane.start.min(lane.sealed);
-            mend_lane(building, marks, stream, &mut lane, report, now)?;
+            mend_lane(building, marks, stream, &mut lane, batches, report, now)?;
             mend_replays(building, stream, &lane, report, now)?;
             building.execute(
                 "UPDATE lanes SET sealed_seq = ?2, start_seq = ?3, next_batch = ?4 WHERE number = ?1",
@@ -249,11 +268,12 @@ fn mend_lane(
     marks: &Marks,
     stream: &Stream,
     lane: &mut Lane,
+    batches: Vec<Batch>,
     report: &mut SalvageReport,
     now: Timestamp,
 ) -> Result<(), JournalError> {
     let (replays, mut batches): (Vec<_>, Vec<_>) =
-        batches_of(building, lane)?.into_iter().partition(|batch| batch.replay);
+        batches.into_iter().partition(|batch| batch.replay);
     // A page may still hold what was cut beside what it was cut into.
     let halves: Vec<_> = batches.iter().map(|half| (half.number, half.suffix.clone())).collect();
     let was_cut = |batch: &mut Batch| {
