@@ -243,6 +243,17 @@ impl Driver {
         Ok(())
     }
 
+    /// Waits for everything, and looks whether what is not answered is there: an ack that fails by itself is told to the
+    /// session of its lane only.
+    pub(super) async fn confirm(&mut self) -> Result<(), Failed> {
+        self.settle().await?;
+        if self.acknowledged.last().unwrap().0 + 1 < self.steps.len() {
+            self.journal.as_ref().unwrap().discard_letters(Vec::new(), None).await?;
+            self.compare().await?;
+        }
+        Ok(())
+    }
+
     /// Forgets all sessions, as whoever restarts a source or lane.
     pub(super) fn forget_sessions(&mut self) {
         self.appenders.clear();

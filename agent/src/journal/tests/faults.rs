@@ -124,7 +124,7 @@ fn all_operations(disk: &Disk) -> u64 {
 /// Applies one operation to its end. A refused one leaves nothing in the model.
 async fn attempt(driver: &mut Driver, operation: &super::drive::Operation) -> Result<(), String> {
     let result = match driver.apply(operation).await {
-        Ok(()) => driver.settle().await,
+        Ok(()) => driver.confirm().await,
         failed => failed,
     };
     result.map_err(|error| {
