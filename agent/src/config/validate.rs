@@ -371,6 +371,15 @@ impl Checks<'_, '_> {
                 let hint = "raise `retry.budget`, or lower `retry.attempt_timeout`";
                 self.warning_in(&table, "retry.budget", Complaint::new(message).hint(hint));
             }
+            if let SinkKind::Http(http) = &sink.kind
+                && http.url.is_local()
+            {
+                // A collector or proxy beside the agent answers for itself, and has a queue of its own.
+                let message = "this is on the same host: if what listens there sends on by itself, two layers retry, and \
+                               `delivered` means that it took the records, not the upstream";
+                let hint = "name the upstream itself, unless the records stay there";
+                self.warning_in(&table, "url", Complaint::new(message).hint(hint));
+            }
             let SinkKind::Nats(nats) = &sink.kind else { continue };
             if nats.lookup_max < sink.batch.records_max.into() {
                 // The stream's own memory of identities may be shorter than an outage.

@@ -160,13 +160,18 @@ impl Endpoint {
     /// Whether anybody on the way can read what goes there.
     #[must_use]
     pub fn is_open(&self) -> bool {
+        !self.is_tls() && !self.is_local()
+    }
+
+    /// Whether it is on this host.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
         let host = self.0.host_str().unwrap_or_default();
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-        let is_loopback = match address {
+        match address {
             Ok(address) => address.is_loopback(),
             Err(_) => host == "localhost" || host.ends_with(".localhost"),
-        };
-        !self.is_tls() && !is_loopback
+        }
     }
 }
 
@@ -198,16 +203,16 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_is_open_unless_it_stays_on_the_host() {
-        for (url, open) in [
-            ("http://example.org/", true),
-            ("http://192.0.2.1/", true),
-            ("https://example.org/", false),
-            ("http://localhost:1/", false),
-            ("http://127.1.2.3/", false),
-            ("http://[::1]:80/", false),
+    fn what_is_on_this_host_is_known() {
+        for (url, local) in [
+            ("http://example.org/", false),
+            ("http://192.0.2.1/", false),
+            ("https://localhost/", true),
+            ("http://collector.localhost:1/", true),
+            ("http://127.1.2.3/", true),
+            ("http://[::1]:80/", true),
         ] {
-            assert_eq!(Endpoint::parse(url, "url").unwrap().is_open(), open, "{url}");
+            assert_eq!(Endpoint::parse(url, "url").unwrap().is_local(), local, "{url}");
         }
     }
 }

@@ -358,3 +358,45 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         _ => Err(TlsError::Empty { path: path.to_owned(), what: "certificate" }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::certificates::{Authority, replace};
+    use super::*;
+    use crate::telemetry::captured::Captured;
+
+    /// However often somebody connects while only one half of a pair is replaced: the pair from before stays, and that is one
+    /// line in the log.
+    #[test]
+    fn d_15_half_a_pair_is_not_used_and_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let (authority, clients) = (Authority::new(), Authority::new());
+        let (old, new) = (clients.pair(), clients.pair());
+        replace(&path("ca"), &authority.pem);
+        replace(&path("certificate"), &old.certificate);
+        replace(&path("key"), &old.key);
+        let files = IdentityFiles { certificate: path("certificate"), key: path("key") };
+        let config = TlsConfig { ca: Some(path("ca")), identity: Some(files.clone()) };
+        let tls = ClientTls::new(Some(&config), &NetConfig::default());
+        let shown = || tls.identity.current(&files).unwrap().cert[0].clone();
+        let log = Captured::default();
+        tracing::subscriber::with_default(log.subscriber(), || {
+            tls.refresh().unwrap();
+            replace(&path("certificate"), &new.certificate);
+            for _ in 0..20 {
+                tls.refresh().unwrap();
+                assert_eq!(shown(), old.certificate_der());
+            }
+            replace(&path("key"), &new.key);
+            tls.refresh().unwrap();
+            assert_eq!(shown(), new.certificate_der());
+        });
+        let text = log.text();
+        let lines: Vec<_> = text.lines().collect();
+        let [refused, taken] = lines[..] else { panic!("{text}") };
+        let key = path("key").display().to_string();
+        assert!(refused.contains("cannot be used") && refused.contains(&key), "{refused}");
+        assert!(taken.contains("Replaced TLS files are taken up"), "{taken}");
+    }
+}

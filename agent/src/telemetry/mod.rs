@@ -2,6 +2,8 @@
 //!
 //! It knows nothing of what is logged or counted; the parts and the admin server do.
 
+#[cfg(test)]
+pub(crate) mod captured;
 pub mod config;
 mod logging;
 mod registry;

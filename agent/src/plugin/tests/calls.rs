@@ -1,6 +1,7 @@
 //! Calls: what goes in and comes out, and each limit.
 
 use super::*;
+use crate::telemetry::captured::Captured;
 
 #[test]
 fn a_kept_record_is_not_touched_and_a_thousand_have_a_thousand_outcomes() {
@@ -252,8 +253,8 @@ fn a_guest_is_told_which_limit_of_the_state_it_met() {
 #[test]
 fn a_flood_of_log_lines_is_bounded_counted_and_said_once() {
     let host = TestHost::new();
-    let (lines, subscriber) = captured_log();
-    tracing::subscriber::with_default(subscriber, || {
+    let log = Captured::default();
+    tracing::subscriber::with_default(log.subscriber(), || {
         let plugin = host.guest(r#"{"do":"log","size":250}"#);
         run(&plugin, &["a", "b"]).unwrap();
         assert_eq!(plugin.log_lines_left_out(), 400);
@@ -261,7 +262,7 @@ fn a_flood_of_log_lines_is_bounded_counted_and_said_once() {
         run(&plugin, &["c"]).unwrap();
         assert_eq!(plugin.log_lines_left_out(), 550);
     });
-    let text = String::from_utf8(lines.lock().unwrap().clone()).unwrap();
+    let text = log.text();
     assert_eq!(text.matches("of 1 plugin=guest lane=gw-1/sensors/telemetry/archive").count(), 200);
     let said: Vec<_> = text.lines().filter(|line| line.contains("left out")).collect();
     assert!(said[0].contains("count=400") && said[1].contains("count=150"), "{said:?}");
@@ -272,11 +273,11 @@ fn a_flood_of_log_lines_is_bounded_counted_and_said_once() {
 #[test]
 fn a_plugin_of_the_sdk_says_where_it_has_panicked_and_not_why() {
     let host = TestHost::new();
-    let (lines, subscriber) = captured_log();
-    tracing::subscriber::with_default(subscriber, || {
+    let log = Captured::default();
+    tracing::subscriber::with_default(log.subscriber(), || {
         fault(run(&host.guest(r#"{"do":"trap"}"#), &["x"]));
     });
-    let text = String::from_utf8(lines.lock().unwrap().clone()).unwrap();
+    let text = log.text();
     assert!(
         text.contains("ERROR") && text.contains("the plugin panicked at test-guests/src/lib.rs:")
     );
@@ -329,28 +330,4 @@ fn resident_bytes() -> usize {
     let pages = fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = pages.split(' ').nth(1).unwrap().parse().unwrap();
     pages * 4096
-}
-
-/// A subscriber that writes into a buffer.
-fn captured_log() -> (Arc<Mutex<Vec<u8>>>, impl tracing::Subscriber + Send + Sync) {
-    struct Writer(Arc<Mutex<Vec<u8>>>);
-
-    impl std::io::Write for Writer {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let written = Arc::clone(&lines);
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(move || Writer(Arc::clone(&written)))
-        .finish();
-    (lines, subscriber)
 }
