@@ -292,6 +292,33 @@ async fn max_age_gives_up_the_old_and_believes_no_jump_of_the_clock() {
 }
 
 #[tokio::test]
+async fn a_stream_of_which_all_was_given_up_keeps_its_head_and_its_positions() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::new(Timestamp(1_800_000_000_000_000_000)));
+    let config = JournalConfig { max_age: Some(Duration::from_secs(3600)), ..Default::default() };
+    let aged = JournalOptions { config, clock: Arc::clone(&clock) as _, ..options(dir.path()) };
+    let (journal, _) = Journal::open(&aged).unwrap();
+    let appender = journal.appender(&source()).await.unwrap();
+    journal.lane(lane_spec()).await.unwrap();
+    let mut append = records(&["a", "b"]);
+    append.positions = vec![position("f", Some("2"))];
+    appender.append(append).await.unwrap();
+    clock.advance(Duration::from_secs(3700));
+    snapshot_when(&journal, "age", |s| s.quota.dropped_aged == 2).await;
+    journal.close().await.unwrap();
+    // Beside the database nothing may be needed for it.
+    std::fs::remove_file(dir.path().join("high-water.json")).unwrap();
+    let (journal, _) = Journal::open(&aged).unwrap();
+    let appender = journal.appender(&source()).await.unwrap();
+    assert_eq!(appender.positions()["f"], b"2");
+    appender.append(records(&["c"])).await.unwrap();
+    let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
+    assert_eq!((opened.sealed_seq, lane.head().borrow().seq), (Seq(2), Seq(3)));
+    assert_eq!(deliver_all(&journal).await, [3]);
+    journal.close().await.unwrap();
+}
+
+#[tokio::test]
 async fn d_06_a_limit_below_the_backlog_starts_drains_and_takes_records_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut accepted = 0;
