@@ -209,7 +209,26 @@ pub(super) struct LettersQuota {
 pub(super) struct DiscardOperation {
     pub(super) ids: Vec<i64>,
     pub(super) note: Option<String>,
-    pub(super) reply: oneshot::Sender<Result<u64, JournalError>>,
+    pub(super) reply: oneshot::Sender<Result<Discarded, JournalError>>,
+}
+
+/// What a discard has come to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Discarded {
+    /// Letters that are gone.
+    pub discarded: u64,
+    /// Those that are left.
+    pub left: Vec<LetterUnderWay>,
+}
+
+/// A letter that is being replayed by a lane that runs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is being replayed as {batch}: wait for its outcome")]
+pub struct LetterUnderWay {
+    /// The letter.
+    pub letter: i64,
+    /// The batch that it goes out in.
+    pub batch: String,
 }
 
 /// A letter on its way into its row.
@@ -572,7 +591,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes letters that nobody wants any more, unless one of them is under way again.
+    /// Deletes letters that nobody wants any more. Those that are under way again stay, unless their lane does not run: then
+    /// their replay is cancelled, because nobody knows when it would end.
     pub(super) fn discard_letters(
         &mut self,
         transaction: &Connection,
@@ -580,18 +600,9 @@ impl Writer {
         operation: DiscardOperation,
     ) -> Result<(), JournalError> {
         let DiscardOperation { ids, note, reply } = operation;
-        match self.letter_under_way(transaction, &ids) {
-            Ok(None) => {}
-            Ok(Some((letter, batch))) => {
-                // Whoever asked may have given up waiting.
-                drop(reply.send(Err(JournalError::Replaying { letter, batch })));
-                return Ok(());
-            }
-            Err(error) => return group.answer_with(reply, Err(error)),
-        }
         let discarded = self.delete_letters(transaction, &ids, note.as_deref());
-        if let Ok(count) = &discarded {
-            self.quota.giving_up.discarded += *count;
+        if let Ok(Discarded { discarded, .. }) = &discarded {
+            self.quota.giving_up.discarded += *discarded;
             self.letters_have_room_again();
         }
         group.answer_with(reply, discarded)
@@ -602,16 +613,23 @@ impl Writer {
         transaction: &Connection,
         ids: &[i64],
         note: Option<&str>,
-    ) -> Result<u64, JournalError> {
-        let mut count = 0;
+    ) -> Result<Discarded, JournalError> {
+        let mut done = Discarded::default();
         for id in ids {
+            if let Some((lane, number, batch)) = self.replay_of(transaction, *id)? {
+                if self.runs(lane) {
+                    done.left.push(LetterUnderWay { letter: *id, batch });
+                    continue;
+                }
+                self.cancel_replay(transaction, lane, number, &batch)?;
+            }
             let Some(gone) = self.forget_letter(transaction, *id)? else { continue };
             self.input_stays(transaction, &gone)?;
             self.note_disposition(transaction, *id, &gone, ("discarded", note))?;
-            count += 1;
+            done.discarded += 1;
         }
         self.forget_dispositions(transaction)?;
-        Ok(count)
+        Ok(done)
     }
 
     /// Remembers what was decided about a letter that has gone, by whom or what, and why.

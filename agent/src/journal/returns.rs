@@ -1,6 +1,6 @@
 //! What comes of a replay: letters that go, letters that are open again, and what their inputs count as. See `replay.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -228,14 +228,7 @@ impl Writer {
             .and_then(|mut statement| statement.query_map(key, |row| row.get(0))?.collect())
             .map_err(failed)?;
         self.take_away(transaction, &delivered, (End::Delivered, identity))?;
-        let end = "UPDATE replays SET ended_at = ?3 WHERE lane = ?1 AND number = ?2";
-        let parameters = params![lane.0, number.0.cast_signed(), self.clock.now().0];
-        self.execute(transaction, "ending a replay", end, parameters)?;
-        // The oldest go, but for those that are under way.
-        let bound = "DELETE FROM replays WHERE ended_at IS NOT NULL
-                     AND id <= (SELECT max(id) FROM replays) - ?1";
-        let most = self.ring_rows(REPLAYS_MAX).cast_signed();
-        self.execute(transaction, "forgetting replays", bound, [most])?;
+        self.write_end(transaction, lane, number)?;
         let query = "SELECT batch, delivered, already, dropped, returned, class FROM replays
                      WHERE lane = ?1 AND number = ?2";
         let told = transaction
@@ -264,6 +257,23 @@ impl Writer {
         // Whoever waits for room looks again.
         self.letters_have_room_again();
         Ok(())
+    }
+
+    /// Says when a replay had its outcome, and forgets the oldest ones.
+    fn write_end(
+        &self,
+        transaction: &Connection,
+        lane: LaneNumber,
+        number: BatchNumber,
+    ) -> Result<(), JournalError> {
+        let end = "UPDATE replays SET ended_at = ?3 WHERE lane = ?1 AND number = ?2";
+        let parameters = params![lane.0, number.0.cast_signed(), self.clock.now().0];
+        self.execute(transaction, "ending a replay", end, parameters)?;
+        // The oldest go, but for those that are under way.
+        let bound = "DELETE FROM replays WHERE ended_at IS NOT NULL
+                     AND id <= (SELECT max(id) FROM replays) - ?1";
+        let most = self.ring_rows(REPLAYS_MAX).cast_signed();
+        self.execute(transaction, "forgetting replays", bound, [most]).map(drop)
     }
 
     /// Deletes letters of a replay, and counts their inputs for what became of them.
@@ -440,22 +450,54 @@ impl Writer {
         self.execute(transaction, "counting inputs", update, parameters).map(drop)
     }
 
-    /// The first of some letters that is under way, and in which batch.
-    pub(super) fn letter_under_way(
+    /// The replay that a letter is under way in: its lane, its number there, and the identity that it goes out under.
+    pub(super) fn replay_of(
         &self,
         transaction: &Connection,
-        ids: &[i64],
-    ) -> Result<Option<(i64, String)>, JournalError> {
-        let query = "SELECT coalesce(replays.batch, '') FROM replaying
-                     LEFT JOIN replays USING (lane, number) WHERE letter = ?1";
-        let ids: BTreeSet<_> = ids.iter().collect();
-        for id in ids {
-            let batch: Option<String> =
-                self.value(transaction, "looking for replays", query, [id])?;
-            if let Some(batch) = batch {
-                return Ok(Some((*id, batch)));
-            }
+        letter: i64,
+    ) -> Result<Option<(LaneNumber, BatchNumber, String)>, JournalError> {
+        let query = "SELECT replaying.lane, replaying.number, coalesce(replays.batch, '')
+                     FROM replaying LEFT JOIN replays USING (lane, number) WHERE letter = ?1";
+        let row = |row: &rusqlite::Row<'_>| {
+            let number = BatchNumber(row.get::<_, i64>(1)?.cast_unsigned());
+            Ok((LaneNumber(row.get(0)?), number, row.get(2)?))
+        };
+        transaction
+            .prepare_cached(query)
+            .and_then(|mut statement| statement.query_row([letter], row).optional())
+            .map_err(|source| JournalError::sqlite(&self.path, "looking for replays", source))
+    }
+
+    /// Ends a replay whose lane does not run, so that nobody delivers it: all of its letters are open again.
+    pub(super) fn cancel_replay(
+        &mut self,
+        transaction: &Connection,
+        lane: LaneNumber,
+        number: BatchNumber,
+        identity: &str,
+    ) -> Result<(), JournalError> {
+        let key = params![lane.0, number.0.cast_signed()];
+        let Some(row) = self.state.lanes.get_mut(&lane) else { return Ok(()) };
+        let was_cut =
+            row.replays.iter().any(|piece| piece.number == number && !piece.suffix.is_empty());
+        row.replays.retain(|piece| piece.number != number);
+        if was_cut {
+            // The destination may have a piece of it: nothing of it goes out again as what was one batch.
+            let part = "UPDATE dead_letters SET whole = 0 WHERE id IN
+                        (SELECT letter FROM replaying WHERE lane = ?1 AND number = ?2)";
+            self.execute(transaction, "opening dead letters", part, key)?;
         }
-        Ok(None)
+        let end = "UPDATE replays SET class = 'cancelled', returned = returned +
+                     (SELECT count(*) FROM replaying WHERE lane = ?1 AND number = ?2)
+                   WHERE lane = ?1 AND number = ?2";
+        self.execute(transaction, "ending a replay", end, key)?;
+        let open = "DELETE FROM replaying WHERE lane = ?1 AND number = ?2";
+        self.execute(transaction, "opening dead letters", open, key)?;
+        let delete = "DELETE FROM batches WHERE lane = ?1 AND number = ?2";
+        self.execute(transaction, "deleting a batch", delete, key)?;
+        let delete = "DELETE FROM batch_parts WHERE key BETWEEN ?1 AND ?2";
+        self.execute(transaction, "deleting parts", delete, part_keys(lane, number))?;
+        tracing::warn!(batch = identity, "Replay of a lane that does not run is cancelled");
+        self.write_end(transaction, lane, number)
     }
 }

@@ -12,7 +12,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -76,7 +76,7 @@ pub(super) struct OpenedStream {
 pub(super) enum Operation {
     Append(AppendOperation),
     OpenStream { source: SourceId, reply: Reply<OpenedStream> },
-    OpenLane { spec: LaneSpec, reply: Reply<OpenedLane> },
+    OpenLane { spec: LaneSpec, runs: Weak<()>, reply: Reply<OpenedLane> },
     Part(PartOperation),
     DiscardParts { lane: LaneNumber, session: u64 },
     Seal(Box<SealOperation>),
@@ -249,6 +249,8 @@ pub(super) struct Writer {
     pub(super) path: PathBuf,
     pub(super) state: State,
     pub(super) sessions: HashMap<Session, u64>,
+    /// Lanes that were opened: gone when nobody has them open any more.
+    pub(super) running: HashMap<LaneNumber, Weak<()>>,
     pub(super) encoder: Encoder,
     pub(super) epoch: Epoch,
     pub(super) boot: [u8; 16],
@@ -325,6 +327,11 @@ impl Writer {
 
     pub(super) fn head(&self, stream: StreamNumber) -> Seq {
         self.state.streams.get(&stream).map_or(Seq(0), |stream| Seq(stream.next_seq.0 - 1))
+    }
+
+    /// Whether somebody has a lane open, and delivers what it has sealed.
+    pub(super) fn runs(&self, lane: LaneNumber) -> bool {
+        self.running.get(&lane).is_some_and(|runs| runs.strong_count() > 0)
     }
 
     /// A journal that is held has nothing to do by itself.

@@ -43,7 +43,7 @@ async fn a_source_waits_with_a_letter_that_has_no_room_and_goes_on_when_some_are
     assert!(appender.full().unwrap().contains("dead letters are full"), "{:?}", appender.full());
     let ids = all(&journal).iter().map(|letter| letter.id).collect::<Vec<_>>();
     assert_eq!(ids.len(), 1);
-    assert_eq!(journal.discard_letters(ids, None).await.unwrap(), 1);
+    assert_eq!(journal.discard_letters(ids, None).await.unwrap().discarded, 1);
     // What waited is there without anybody's doing, in its order.
     waiting = appender.submit(records(&["behind"])).await.unwrap();
     waiting.durable().await.unwrap();

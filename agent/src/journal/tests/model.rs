@@ -176,6 +176,16 @@ fn inputs_of(batch: &StoredBatch, at: u64) -> u64 {
 }
 
 impl Model {
+    /// A replay ends without an outcome.
+    pub(super) fn cancel(&mut self, key: &(String, String), number: u64) {
+        let replays = &mut self.lanes.get_mut(key).unwrap().replays;
+        replays.retain(|(batch, ..)| batch.number.0 != number);
+        let of = |letter: &&mut LetterModel| {
+            letter.lane.as_ref() == Some(key) && letter.under_way == Some(number)
+        };
+        self.letters.iter_mut().filter(of).for_each(|letter| letter.under_way = None);
+    }
+
     /// Letters of a lane go for what a replay made of them, those that `is_gone` means.
     pub(super) fn take_away(
         &mut self,
