@@ -95,6 +95,8 @@ mod writer;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::tamper;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -79,7 +79,7 @@ use config::StormConfig;
 use deliver::{Deliverer, Settled, holds_deliveries};
 use memory::LaneMemory;
 use output::Output;
-use replay::{PlanBounds, ReplayError};
+use replay::{Carried, PlanBounds, ReplayError};
 use retry::Rules;
 use seal::{Range, SealedRun, Sealer};
 use status::{LaneState, LaneStatus};
@@ -431,9 +431,9 @@ async fn take_order(
     status.set(before);
     // Whoever asked may have given up waiting; what is sealed goes out all the same.
     match done {
-        Ok((replayed, batches)) => {
+        Ok(Carried { replayed, batches, ended }) => {
             let _unheard = answer.send(Ok(replayed));
-            Ok((sealer, batches))
+            ended.map_or(Ok((sealer, batches)), Err)
         }
         Err(error) => {
             let _unheard = answer.send(Err(ReplayError::Failed(Chain(&error).to_string())));

@@ -371,6 +371,28 @@ fn why_not(letter: &Letter, lane: &LaneName, transforms: &[String]) -> Option<St
     None
 }
 
+/// What an order has come to, for the lane.
+#[derive(Debug, Default)]
+pub(super) struct Carried {
+    /// For whoever gave it.
+    pub(super) replayed: Replayed,
+    /// What is to be delivered now.
+    pub(super) batches: Vec<StoredBatch>,
+    /// Why the session cannot go on: what was sealed waits for the next one.
+    pub(super) ended: Option<LaneError>,
+}
+
+impl Carried {
+    fn leave_out(&mut self, planned: PlannedReplay, error: &LaneError) {
+        let reason = Chain(error).to_string();
+        self.replayed.left_out.extend(planned.letters.into_iter().map(|letter| LeftOut {
+            letter: letter.id,
+            reason: reason.clone(),
+            is_for_later: false,
+        }));
+    }
+}
+
 impl Plan {
     fn leave_out(&mut self, letter: i64, reason: String) {
         self.left_out.push(LeftOut { letter, reason, is_for_later: false });
@@ -381,48 +403,54 @@ impl Sealer {
     /// Seals what an order asks for. Blocks. The lane's session has not begun to run or deliver.
     ///
     /// # Errors
-    /// When the journal fails, so that the session cannot go on. What else goes wrong leaves the letters concerned out.
+    /// When it cannot be worked out what that is. What goes wrong later leaves the letters concerned out.
     pub(super) fn replay(
         &mut self,
         selection: &Selection,
         journal: &Journal,
         bounds: PlanBounds,
-    ) -> Result<(Replayed, Vec<StoredBatch>), LaneError> {
+    ) -> Result<Carried, LaneError> {
         let lane = self.place.lane.clone();
         let plan = plan(journal, &lane, &self.transform_names, bounds, selection)?;
-        let mut done = Replayed { sealed: Vec::new(), left_out: plan.left_out };
-        let mut batches = Vec::new();
+        let mut carried = Carried::default();
+        carried.replayed.left_out = plan.left_out;
         let mut to_seal: VecDeque<_> = plan.batches.into();
         while let Some(planned) = to_seal.pop_front() {
             let payload = selection.payload.as_deref();
-            match self.seal_replay(&planned, payload) {
+            let error = match self.seal_replay(&planned, payload) {
                 Ok((id, batch)) => {
                     if batch.records > 0 {
-                        batches.push(batch);
+                        carried.batches.push(batch);
                     }
-                    done.sealed.push(SealedReplay { id, planned });
+                    carried.replayed.sealed.push(SealedReplay { id, planned });
+                    continue;
                 }
+                Err(error) => error,
+            };
+            let ended = if ends_session(&error) { Err(error) } else { self.forget(error) };
+            match ended {
                 // What its plugins or its files make too much of goes in two.
-                Err(LaneError::OutputTooLarge | LaneError::TooManyPartitions { .. })
+                Ok(LaneError::OutputTooLarge | LaneError::TooManyPartitions { .. })
                     if planned.letters.len() > 1 && planned.replays > 0 =>
                 {
-                    self.output.restart(0)?;
                     cut(&mut to_seal, planned);
                 }
-                Err(error) if ends_session(&error) => return Err(error),
+                Ok(error) => carried.leave_out(planned, &error),
                 Err(error) => {
-                    self.output.restart(0)?;
-                    let reason = Chain(&error).to_string();
-                    let left_out = planned.letters.into_iter();
-                    done.left_out.extend(left_out.map(|letter| LeftOut {
-                        letter: letter.id,
-                        reason: reason.clone(),
-                        is_for_later: false,
-                    }));
+                    // Nothing of what is left can be tried in this session.
+                    to_seal.push_front(planned);
+                    to_seal.into_iter().for_each(|planned| carried.leave_out(planned, &error));
+                    carried.ended = Some(error);
+                    break;
                 }
             }
         }
-        Ok((done, batches))
+        Ok(carried)
+    }
+
+    /// Forgets what was stored of a replay that came to nothing.
+    fn forget(&mut self, error: LaneError) -> Result<LaneError, LaneError> {
+        self.output.restart(0).map(|()| error)
     }
 
     fn seal_replay(

@@ -349,6 +349,35 @@ async fn a_plan_says_what_a_replay_would_be_and_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_order_of_which_a_later_batch_fails_says_what_is_done_and_what_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    Bench::new(dir.path(), Script::default()).await.journal.close().await.unwrap();
+    let fault = "CREATE TRIGGER fault BEFORE INSERT ON replays
+                 WHEN (SELECT count(*) FROM replays) >= 1 BEGIN SELECT RAISE(ABORT, 'planted'); END";
+    crate::journal::tamper(dir.path(), fault);
+    let mut site =
+        Site::new(dir.path(), World::new(|world, offer| world.take_but(offer, is_bad))).await;
+    site.parts.batch.records_max = 20;
+    let _group = site.run(false);
+    site.append(0..60, 0).await;
+    site.flushed().await;
+    let letters = site.letter_ids();
+    assert_eq!(letters.len(), 6);
+    site.world.change(World::take);
+    let replayed = site.order(letters.clone()).await.unwrap();
+    let sealed: Vec<_> =
+        replayed.sealed.iter().map(|sealed| sealed.planned.letters.len()).collect();
+    assert_eq!(sealed, [2], "one of three batches");
+    let left: Vec<_> = replayed.left_out.iter().map(|left| left.letter).collect();
+    assert_eq!(left, letters[2..]);
+    assert!(replayed.left_out.iter().all(|left| left.reason.contains("commit failed")));
+    let outcomes = site.outcomes(&replayed).await;
+    assert_eq!((outcomes[0].delivered, site.letter_ids()), (2, letters[2..].to_vec()));
+    let (totals, queued) = site.close().await;
+    assert_eq!((totals.delivered, totals.dead_lettered, queued), (56, 4, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_crash_at_any_step_of_a_replay_loses_nothing_and_stores_nothing_twice() {
     let (dir, images) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let rule = |world: &World, offer: &Offer| {
