@@ -114,7 +114,7 @@ pub(super) struct LettersState {
 /// A letter that goes.
 #[derive(Debug)]
 pub(super) struct Gone {
-    bytes: u64,
+    pub(super) bytes: u64,
     kind: Kind,
     record: Option<String>,
     pub(super) seq: Option<Seq>,
@@ -130,7 +130,8 @@ impl Gone {
 }
 
 /// Bytes of a letter's row, in SQL. The same as [`LetterRow::bytes`].
-const BYTES: &str = "(octet_length(payload) + octet_length(headers) + octet_length(subject)
+pub(super) const BYTES: &str =
+    "(octet_length(payload) + octet_length(headers) + octet_length(subject)
     + octet_length(reason) + coalesce(octet_length(record), octet_length(place), 0)
     + coalesce(octet_length(batch), 0))";
 
@@ -418,10 +419,32 @@ impl Writer {
         });
     }
 
-    /// Whether the store has room for this much more, as it is.
-    pub(super) fn letters_fit(&self, bytes: u64) -> bool {
+    /// Whether the store has room for this much more in place of `instead` bytes that go, as it is.
+    pub(super) fn letters_fit(&self, bytes: u64, instead: u64) -> bool {
         let taken = self.state.letters.bytes + self.letters.admitted;
-        bytes == 0 || taken + bytes <= self.letters.bytes_max
+        bytes == 0 || taken + bytes <= self.letters.bytes_max + instead
+    }
+
+    /// Makes room for letters by the store's policy, in place of `instead` bytes of letters that are under way and go when
+    /// these are there.
+    pub(super) fn make_room_for_letters(
+        &mut self,
+        transaction: &Connection,
+        bytes: u64,
+        instead: u64,
+    ) -> Result<Option<JournalError>, JournalError> {
+        if self.letters_fit(bytes, instead) {
+            return Ok(None);
+        }
+        let most = self.letters.bytes_max + instead;
+        if self.letters.on_full == LettersOnFull::DropOldest
+            && self.under_way_bytes(transaction)? + self.letters.admitted + bytes <= most
+        {
+            self.drop_oldest_letters(transaction, bytes, instead)?;
+        }
+        // Also where what is left is under way again.
+        let fit = self.letters_fit(bytes, instead);
+        Ok((!fit).then(|| self.letters_become_full(bytes.saturating_sub(instead))))
     }
 
     /// Makes room for letters by the store's policy, or says why there is none.
@@ -434,17 +457,8 @@ impl Writer {
         if count == 0 {
             return Ok(None);
         }
-        if !self.letters_fit(bytes) {
-            if self.letters.on_full == LettersOnFull::DropOldest
-                && self.under_way_bytes(transaction)? + self.letters.admitted + bytes
-                    <= self.letters.bytes_max
-            {
-                self.drop_oldest_letters(transaction, bytes)?;
-            }
-            // Also where what is left is under way again.
-            if !self.letters_fit(bytes) {
-                return Ok(Some(self.letters_become_full(bytes)));
-            }
+        if let Some(error) = self.make_room_for_letters(transaction, bytes, 0)? {
+            return Ok(Some(error));
         }
         if let Some(error) = self.letters_lack_pages(bytes) {
             return Ok(Some(error));
@@ -508,7 +522,7 @@ impl Writer {
     }
 
     /// What the letters take that are under way again, and do not go.
-    fn under_way_bytes(&self, transaction: &Connection) -> Result<u64, JournalError> {
+    pub(super) fn under_way_bytes(&self, transaction: &Connection) -> Result<u64, JournalError> {
         let query = format!(
             "SELECT coalesce(sum({BYTES}), 0) + count(*) * {LETTER_ROW_BYTES} FROM dead_letters
              WHERE id IN (SELECT letter FROM replaying)"
@@ -522,13 +536,14 @@ impl Writer {
         &mut self,
         transaction: &Connection,
         bytes: u64,
+        instead: u64,
     ) -> Result<(), JournalError> {
         let path = self.path.clone();
         let failed = |source| JournalError::sqlite(&path, "dropping dead letters", source);
         let query = "SELECT id FROM dead_letters WHERE id NOT IN (SELECT letter FROM replaying)
                      ORDER BY id LIMIT ?1";
         let limit = i64::try_from(DROPPED_AT_ONCE).expect("a few letters");
-        while !self.letters_fit(bytes) {
+        while !self.letters_fit(bytes, instead) {
             let first: Vec<i64> = transaction
                 .prepare_cached(query)
                 .map_err(failed)?
@@ -540,7 +555,7 @@ impl Writer {
                 return Ok(());
             }
             for id in first {
-                if self.letters_fit(bytes) {
+                if self.letters_fit(bytes, instead) {
                     break;
                 }
                 if let Some(gone) = self.forget_letter(transaction, id)? {

@@ -7,11 +7,11 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use super::apply::Group;
 use super::batches::{Shown, counted_bytes};
 use super::error::JournalError;
-use super::letters::{self, Gone, LetterRow};
+use super::letters::{self, BYTES, Gone, LetterRow};
 use super::outcome::{AckOperation, SinkLetters};
-use super::replay::{Repair, part_keys};
+use super::replay::{Repair, part_keys, updated_bytes};
 use super::writer::Writer;
-use crate::limits::REPLAYS_MAX;
+use crate::limits::{LETTER_ROW_BYTES, REPLAYS_MAX};
 use crate::record::id::{BatchNumber, LaneNumber, Seq};
 
 /// What an input counts as once no letter of it is left.
@@ -31,6 +31,9 @@ impl End {
     }
 }
 
+/// Letters of a replay whose records go as they are, by the identities of those.
+type KnownLetters = BTreeMap<String, i64>;
+
 impl Writer {
     /// Whether a batch is a replay that waits for its outcome.
     pub(super) fn is_replay(&self, lane: LaneNumber, number: BatchNumber) -> bool {
@@ -44,23 +47,24 @@ impl Writer {
         group: &mut Group,
         operation: AckOperation,
     ) -> Result<(), JournalError> {
-        let bytes = operation.letters_bytes();
         let AckOperation { lane: number, batch: key, identity, finished, letters, already, .. } =
             operation;
         let Some((letters, reply)) = letters else {
             tracing::error!("Ack of a replay without word of its letters, not taken");
             return Ok(());
         };
-        if !letters.letters.is_empty()
-            && let Some(error) = self.letters_lack_pages(bytes)
-        {
-            // Whoever asked may have given up waiting.
-            drop(reply.send(Err(error)));
-            return Ok(());
-        }
+        let known = match self.returns_fit(transaction, number, key.number(), &identity, &letters) {
+            Ok(Ok(known)) => known,
+            Ok(Err(error)) => {
+                // Whoever asked may have given up waiting.
+                drop(reply.send(Err(error)));
+                return Ok(());
+            }
+            Err(error) => return group.answer_with(reply, Err(error)),
+        };
         group.answer(reply, ());
         let given_up = letters.letters.len() as u64;
-        self.return_letters(transaction, number, key.number(), &identity, &letters)?;
+        self.return_letters(transaction, (number, key.number()), &identity, &letters, &known)?;
         let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
         let Some(done) = lane.replays.pop_front() else { return Ok(()) };
         let delivered = done.records.saturating_sub(given_up);
@@ -95,20 +99,58 @@ impl Writer {
         self.write_lane(transaction, number)
     }
 
-    /// Makes letters again of what a replay did not deliver.
-    fn return_letters(
+    /// The letters that records of a replay are, or why those that are none have no room as new ones.
+    fn returns_fit(
         &mut self,
         transaction: &Connection,
         number: LaneNumber,
         batch: BatchNumber,
         identity: &str,
         letters: &SinkLetters,
-    ) -> Result<(), JournalError> {
+    ) -> Result<Result<KnownLetters, JournalError>, JournalError> {
+        if letters.letters.is_empty() {
+            return Ok(Ok(KnownLetters::new()));
+        }
+        let known = self.known_letters(transaction, number, batch)?;
+        let (old, new): (Vec<_>, Vec<_>) =
+            letters.letters.iter().partition(|letter| known.contains_key(&letter.identity));
+        let bytes = new.iter().map(|letter| letter.stored_bytes(identity)).sum();
+        let own = self.replaced_bytes(transaction, number, batch)?;
+        if let Some(error) = self.make_room_for_letters(transaction, bytes, own)? {
+            return Ok(Err(error));
+        }
+        let updated = updated_bytes(old.into_iter(), identity);
+        Ok(self.letters_lack_pages(bytes + updated).map_or(Ok(known), Err))
+    }
+
+    /// What the letters of a replay take that are replaced by what transforms made of them.
+    pub(super) fn replaced_bytes(
+        &self,
+        transaction: &Connection,
+        number: LaneNumber,
+        batch: BatchNumber,
+    ) -> Result<u64, JournalError> {
+        let query = format!(
+            "SELECT coalesce(sum({BYTES}), 0) + count(*) * {LETTER_ROW_BYTES} FROM dead_letters
+             WHERE plugin_sha256 IS NOT NULL
+             AND id IN (SELECT letter FROM replaying WHERE lane = ?1 AND number = ?2)"
+        );
+        let key = params![number.0, batch.0.cast_signed()];
+        let bytes: Option<i64> = self.value(transaction, "measuring dead letters", &query, key)?;
+        Ok(bytes.unwrap_or(0).cast_unsigned())
+    }
+
+    fn known_letters(
+        &self,
+        transaction: &Connection,
+        number: LaneNumber,
+        batch: BatchNumber,
+    ) -> Result<KnownLetters, JournalError> {
         let failed = |source| JournalError::sqlite(&self.path, "reading a replay", source);
         // A record of a letter that a transform gave up is another one than the letter's, whatever its identity.
         let query = "SELECT record, id FROM replaying JOIN dead_letters ON id = letter
                      WHERE replaying.lane = ?1 AND number = ?2 AND plugin_sha256 IS NULL";
-        let known: BTreeMap<String, i64> = transaction
+        transaction
             .prepare_cached(query)
             .and_then(|mut statement| {
                 let rows = statement
@@ -117,7 +159,18 @@ impl Writer {
                     })?;
                 rows.collect()
             })
-            .map_err(failed)?;
+            .map_err(failed)
+    }
+
+    /// Makes letters again of what a replay did not deliver.
+    fn return_letters(
+        &mut self,
+        transaction: &Connection,
+        (number, batch): (LaneNumber, BatchNumber),
+        identity: &str,
+        letters: &SinkLetters,
+        known: &KnownLetters,
+    ) -> Result<(), JournalError> {
         let records = self.state.lanes.get(&number).and_then(|lane| lane.replays.front());
         let is_whole = records.is_some_and(|batch| batch.records == letters.letters.len() as u64);
         let whole = if is_whole { letters.letters.len() as u64 } else { 0 };
@@ -202,7 +255,7 @@ impl Writer {
         Ok(())
     }
 
-    fn look_at_letter(
+    pub(super) fn look_at_letter(
         &self,
         transaction: &Connection,
         id: i64,

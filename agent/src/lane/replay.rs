@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::control::Desk;
 use super::error::LaneError;
+use super::output::Made;
 use super::seal::Sealer;
 use super::stage::SetAside;
 use super::status::{LaneState, LaneStatus};
@@ -26,8 +27,8 @@ use crate::journal::{
     StageLetter, StateChange, StoredBatch, Variant,
 };
 use crate::limits::{
-    CHUNK_BYTES_MAX, PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR, RECORD_BYTES_MAX,
-    REPLAY_LETTERS_MAX,
+    CHUNK_BYTES_MAX, LETTER_ROW_BYTES, PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR,
+    RECORD_BYTES_MAX, REPLAY_LETTERS_MAX,
 };
 use crate::plugin::StateDelta;
 use crate::record::batch::{BatchFacts, FrameBlock};
@@ -514,6 +515,7 @@ impl Sealer {
         let changes = state_changes(&self.transform_names, &deltas);
         let (inputs, aside) = (&made.inputs, aside.letters);
         let seal = replay_seal(planned, batch.clone(), inputs, aside, repair, changes);
+        let seal = ReplaySeal { made_bytes: made_bytes(planned, &made), ..seal };
         let id = self.runtime.block_on(self.journal.seal_replay(seal))?;
         self.transforms.keep(deltas);
         self.next_batch = crate::record::id::BatchNumber(self.next_batch.0 + 1);
@@ -598,7 +600,16 @@ fn replay_seal(
         further,
         repair,
         state,
+        made_bytes: 0,
     }
+}
+
+/// What the records that transforms made would take as dead letters, but for the reasons.
+fn made_bytes(planned: &PlannedReplay, made: &Made) -> u64 {
+    // A record's identity is about as long as that of its batch.
+    let names = 2 * planned.identity.len() as u64;
+    let bytes = made.content_bytes + made.records * (LETTER_ROW_BYTES + names);
+    if planned.is_of_transform { bytes } else { 0 }
 }
 
 /// Puts the halves of a replay that is too much in front; those of the same batch are numbered anew.

@@ -70,6 +70,7 @@ impl Bench {
             further: Vec::new(),
             repair: None,
             state: Vec::new(),
+            made_bytes: 0,
         }
     }
 
@@ -364,6 +365,76 @@ async fn letters_that_are_under_way_make_no_room_and_need_none() {
     assert_eq!(bench.letters()[0].reason.len(), 9000);
     let room = *bench.journal.letters_room().borrow();
     assert!(room.bytes > room.bytes_max, "{room:?}");
+}
+
+#[tokio::test]
+async fn what_plugins_make_of_letters_never_brings_the_store_over_its_limit() {
+    for on_full in [LettersOnFull::Hold, LettersOnFull::DropOldest] {
+        let dir = tempfile::tempdir().unwrap();
+        let letters = LettersConfig { max_bytes: Some(ByteSize(LETTERS_BYTES_MIN)), on_full };
+        let config = JournalConfig { letters, ..JournalConfig::default() };
+        let bench = Bench::with(dir.path(), config, &[1]).await;
+        // Of another run: set aside by a transform, 20 kB of it.
+        bench.journal.appender(&source()).await.unwrap().append(records(&["e"])).await.unwrap();
+        let mut seal = range_batch(&bench.opened, 5, 5);
+        (seal.batch.records, seal.dead_lettered) = (0, 1);
+        let of = format!("gw/s/p/k/0000100001/b{}", seal.batch.number);
+        let record = "gw/s/p/k/0000100001/5".to_owned();
+        seal.letters = vec![super::drive::letter(5, record, vec![b'x'; 20_000])];
+        bench.lane.seal(seal).await.unwrap().durable().await.unwrap();
+        let own = bench.letters()[1].id;
+        let appender = bench.journal.appender(&source()).await.unwrap();
+        let letter = |bytes: usize| SourceLetter {
+            reason: "too large".to_owned(),
+            size_bytes: 1 << 20,
+            place: "f".to_owned(),
+            subject: "sub".to_owned(),
+            time: Timestamp(1),
+            payload: vec![b'x'; bytes],
+        };
+        let with = |bytes| Append { letters: vec![letter(bytes)], ..Append::default() };
+        appender.append(with(20_000)).await.unwrap();
+        let room = || *bench.journal.letters_room().borrow();
+        // It splits into five, which are as large as a letter each.
+        let split = |number: u64, count: u64, made_bytes| {
+            let mut replay = bench.replay(&[own], number, 1);
+            (replay.batch.first_seq, replay.batch.last_seq) = (Seq(5), Seq(5));
+            (replay.batch.records, replay.made_bytes) = (count, made_bytes);
+            replay.batch.variant.shown = Shown::of_identity(bench.lane.name(), &format!("{of}/r1"));
+            (replay.stage, replay.of) = ("clean".to_owned(), of.clone());
+            replay
+        };
+        let too_much = split(3, 5, 100_000);
+        bench.store(&too_much.batch).await;
+        let refused = bench.lane.seal_replay(too_much).await.unwrap_err();
+        assert!(refused.is_letters_full(), "{refused}");
+        assert!(bench.letters().iter().all(|letter| !letter.is_under_way));
+        bench.lane.discard_parts().await.unwrap();
+        // What fits, in the place of the letter and of what is left.
+        let replay = split(3, 2, 40_000);
+        let id = bench.seal(&replay).await;
+        // Something else has come in before its outcome.
+        appender.append(with(9_000)).await.unwrap();
+        let made =
+            |n: u64| letter_record(5, format!("gw/s/p/k/0000100001/5.{n}"), vec![b'y'; 18_000]);
+        let both = || sink_letters(vec![made(0), made(1)], LetterClass::Rejected);
+        let answer = bench.lane.ack_replay(&replay.batch, both(), 0).await;
+        if on_full == LettersOnFull::Hold {
+            assert!(answer.unwrap_err().is_letters_full());
+            assert_eq!(bench.journal.replays(id - 1).unwrap()[0].ended_at, None);
+            let youngest = bench.letters().last().unwrap().id;
+            bench.journal.discard_letters(vec![youngest], None).await.unwrap();
+            bench.lane.ack_replay(&replay.batch, both(), 0).await.unwrap();
+        } else {
+            answer.unwrap();
+        }
+        assert!(room().bytes <= room().bytes_max, "{:?}", room());
+        let made: Vec<_> = bench.letters().into_iter().filter(|l| l.seq == Some(5)).collect();
+        assert_eq!(made.len(), 2, "{made:?}");
+        assert!(made.iter().all(|letter| letter.id != own && letter.stage == "k"));
+        let counted = LettersState::load(&open::connect_reader(bench.journal.path()).unwrap());
+        assert_eq!(room().bytes, counted.unwrap().bytes);
+    }
 }
 
 #[tokio::test]

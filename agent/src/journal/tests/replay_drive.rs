@@ -60,8 +60,7 @@ impl Driver {
         let names: Vec<String> =
             group.iter().map(|letter| letter.record.clone().unwrap()).collect();
         let is_in = |name: &str| names.iter().any(|known| known == name);
-        let lane = model.lanes.get_mut(key).unwrap();
-        lane.next_batch += 1;
+        model.lanes.get_mut(key).unwrap().next_batch += 1;
         let (mut returned, mut without_output) = (Vec::new(), Vec::new());
         match end {
             0 => {
@@ -97,6 +96,7 @@ impl Driver {
             further: Vec::new(),
             repair: None,
             state: Vec::new(),
+            made_bytes: 0,
         };
         if group.iter().any(|letter| letter.is_under_way) {
             let refused = self.lanes[key].seal_replay(seal).await;
