@@ -255,6 +255,8 @@ pub(super) struct LetterRow<'a> {
     pub(super) payload: &'a [u8],
     pub(super) size_bytes: u64,
     pub(super) whole: u64,
+    /// Its input was counted as dead-lettered before.
+    pub(super) is_counted: bool,
 }
 
 impl<'a> LetterRow<'a> {
@@ -316,6 +318,7 @@ impl<'a> LetterRow<'a> {
             payload: &record.payload,
             size_bytes: record.payload.len() as u64,
             whole: 0,
+            is_counted: false,
         }
     }
 
@@ -340,6 +343,7 @@ impl<'a> LetterRow<'a> {
             payload: &letter.payload,
             size_bytes: letter.size_bytes,
             whole: 0,
+            is_counted: false,
         }
     }
 
@@ -567,6 +571,8 @@ impl Writer {
         Ok(())
     }
 
+    /// Keeps a letter. What the other letters of its input know of it, it knows too: that one of them was given up for good.
+    /// One whose input was counted before, and has no letter any more, has lost those so: else it would not be counted now.
     pub(super) fn write_letter(
         &mut self,
         transaction: &Connection,
@@ -575,8 +581,9 @@ impl Writer {
         let insert =
             "INSERT INTO dead_letters (id, stage, source, lane, batch, record, seq, plugin_sha256,
             class, reason, attempts, first_at, last_at, time, subject, headers, payload, size_bytes,
-            place, whole)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)";
+            place, whole, stays)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
+            coalesce((SELECT max(stays) FROM dead_letters WHERE lane = ?4 AND seq = ?7), ?21))";
         let id = self.state.letters.last_id + 1;
         let parameters = params![
             id,
@@ -599,6 +606,7 @@ impl Writer {
             row.size_bytes.cast_signed(),
             row.place,
             row.whole.cast_signed(),
+            row.is_counted,
         ];
         self.execute(transaction, "keeping a dead letter", insert, parameters)?;
         self.state.letters.last_id = id;

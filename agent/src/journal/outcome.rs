@@ -348,7 +348,10 @@ impl Writer {
         for letter in &letters.letters {
             let row = LetterRow::of_sink(letter, letters, (&stage, &source, number), identity);
             let whole = if whole { letters.letters.len() as u64 } else { 0 };
-            self.write_letter(transaction, &LetterRow { whole, ..row })?;
+            let oldest = self.state.lanes.get(&number).and_then(|lane| lane.unacked.front());
+            let is_counted =
+                oldest.is_some_and(|batch| batch.counted.binary_search(&letter.seq).is_ok());
+            self.write_letter(transaction, &LetterRow { whole, is_counted, ..row })?;
         }
         Ok(())
     }

@@ -596,7 +596,11 @@ impl Driver {
         for seq in seqs {
             let payload = self.payload(2);
             let record = format!("{}/{seq}.{}", key.1, self.payloads);
-            model.letters.push(letter_model(Some(&key), &key.1, Some(seq), &record, &payload));
+            let mut letter = letter_model(Some(&key), &key.1, Some(seq), &record, &payload);
+            // One that was counted before, and of which no letter is left, was given up for good.
+            let counted = batch.variant.counted.contains(&Seq(seq));
+            letter.stays = model.stays(&letter).unwrap_or(counted);
+            model.letters.push(letter);
             letters.push(letter_record(seq, record, payload));
         }
         let step = self.step(model);

@@ -294,22 +294,70 @@ async fn an_input_is_dead_lettered_as_long_as_there_is_a_letter_of_it() {
     assert!(bench.letters().is_empty());
 }
 
-#[tokio::test]
-async fn an_input_that_still_waits_in_the_order_is_given_back_to_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let (journal, _) = open(dir.path());
+/// A batch of two inputs that waits, behind a transform that gave these up. The first of them has left a record in it too.
+async fn set_aside(directory: &Path, seqs: &[u64]) -> Bench {
+    let (journal, _) = open(directory);
     let appender = journal.appender(&source()).await.unwrap();
     appender.append(records(&["a", "b"])).await.unwrap();
     let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
     let bench = Bench { journal, lane, opened };
-    // Record 2 has left something behind a transform, and a letter in front of it.
     let mut seal = range_batch(&bench.opened, 1, 2);
     (seal.batch.parts, seal.dead_lettered) = (1, 1);
-    seal.batch.variant.counted = vec![Seq(2)];
-    seal.letters =
-        vec![super::drive::letter(2, "gw/s/p/k/0000100001/2.0".to_owned(), b"x".to_vec())];
+    seal.batch.variant.counted = vec![Seq(seqs[0])];
+    let letter = |(n, seq): (usize, &u64)| {
+        super::drive::letter(*seq, format!("gw/s/p/k/0000100001/{seq}.{n}"), b"x".to_vec())
+    };
+    seal.letters = seqs.iter().enumerate().map(letter).collect();
     bench.store(&seal.batch).await;
-    bench.lane.seal(seal.clone()).await.unwrap().durable().await.unwrap();
+    bench.lane.seal(seal).await.unwrap().durable().await.unwrap();
+    bench
+}
+
+#[tokio::test]
+async fn an_input_of_which_a_letter_was_discarded_stays_dead_lettered_whatever_rows_follow() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = set_aside(dir.path(), &[2, 2]).await;
+    let nothing = || sink_letters(Vec::new(), LetterClass::Rejected);
+    let discard = async |id| bench.journal.discard_letters(vec![id], None).await.unwrap();
+    discard(bench.letters()[0].id).await;
+    // The other one becomes a new row: the sink refuses what the transform makes of it now.
+    let replay = |number, replays, letter: &Letter| {
+        let mut replay = bench.replay(&[letter.id], number, replays);
+        (replay.batch.first_seq, replay.batch.last_seq) = (Seq(2), Seq(2));
+        replay.of = letter.batch.clone().unwrap();
+        replay.batch.variant.shown =
+            Shown::of_identity(bench.lane.name(), &format!("{}/r{replays}", replay.of));
+        replay
+    };
+    let first = replay(2, 1, &bench.letters()[0]);
+    bench.seal(&first).await;
+    let refused = vec![letter_record(2, "gw/s/p/k/0000100001/2.1.0".to_owned(), b"y".to_vec())];
+    let refused = sink_letters(refused, LetterClass::Rejected);
+    bench.lane.ack_replay(&first.batch, refused, 0).await.unwrap();
+    assert_eq!((bench.letters().len(), bench.letters()[0].stage.as_str()), (1, "k"));
+    let second = replay(3, 1, &bench.letters()[0]);
+    bench.seal(&second).await;
+    bench.lane.ack_replay(&second.batch, nothing(), 0).await.unwrap();
+    assert!(bench.letters().is_empty());
+    assert_eq!(bench.settled().await.dead_lettered, 1, "one of its letters was discarded");
+    // So does one of which a record is given up later than that.
+    let waiting = bench.opened.next_batch;
+    let batch = range_batch(&bench.opened, 1, 2).batch;
+    assert_eq!(batch.number, waiting);
+    let late = vec![letter_record(2, "gw/s/p/k/0000100001/2.9".to_owned(), b"z".to_vec())];
+    let late = sink_letters(late, LetterClass::Rejected);
+    bench.lane.ack_with_letters(&batch, late).await.unwrap();
+    let third = replay(4, 1, &bench.letters()[0]);
+    bench.seal(&third).await;
+    bench.lane.ack_replay(&third.batch, nothing(), 0).await.unwrap();
+    let totals = bench.settled().await;
+    assert_eq!((totals.delivered, totals.dead_lettered), (1, 1), "{totals:?}");
+}
+
+#[tokio::test]
+async fn an_input_that_still_waits_in_the_order_is_given_back_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = set_aside(dir.path(), &[2]).await;
     let id = bench.letters()[0].id;
     let mut replay = bench.replay(&[id], 2, 1);
     (replay.batch.first_seq, replay.batch.last_seq) = (Seq(2), Seq(2));

@@ -154,7 +154,7 @@ impl Driver {
             if old.stage == key.1 {
                 model.letters[at].under_way = None;
             } else {
-                let new = letter_model(
+                let mut new = letter_model(
                     Some(&key),
                     &key.1,
                     Some(seq),
@@ -162,6 +162,7 @@ impl Driver {
                     &old.payload,
                 );
                 letters.last_mut().unwrap().identity = new.name.clone();
+                new.stays = model.stays(&new).unwrap();
                 model.letters.push(new);
             }
         }
