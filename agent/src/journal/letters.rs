@@ -681,13 +681,18 @@ impl Writer {
 
     /// Rows of a ring for people: fewer where the journal is small.
     pub(super) fn ring_rows(&self, most: u64) -> u64 {
-        most.min(self.quota.budget.limit / RING_ROW_SHARE_BYTES)
+        ring_rows(most, self.quota.budget.limit)
     }
 
     /// What appenders are told while a source's letter waits for room.
     pub(super) fn letters_in_the_way(&self) -> Option<Arc<str>> {
         self.letters.full.as_ref().map(|full| Arc::from(full.reason.as_str()))
     }
+}
+
+/// Rows of a ring for people in a journal with this limit.
+pub(super) fn ring_rows(most: u64, limit: u64) -> u64 {
+    most.min(limit / RING_ROW_SHARE_BYTES)
 }
 
 /// A letter as far as the store counts it.

@@ -319,14 +319,19 @@ impl Writer {
         lane: LaneNumber,
         number: BatchNumber,
     ) -> Result<(), JournalError> {
-        let end = "UPDATE replays SET ended_at = ?3 WHERE lane = ?1 AND number = ?2";
+        // Later than all others, whatever the clock says: by that it is seen which ended first.
+        let end = "UPDATE replays SET ended_at =
+                     max(?3, coalesce((SELECT max(ended_at) + 1 FROM replays), 0))
+                   WHERE lane = ?1 AND number = ?2";
         let parameters = params![lane.0, number.0.cast_signed(), self.clock.now().0];
         self.execute(transaction, "ending a replay", end, parameters)?;
-        // The oldest go, but for those that are under way.
-        let bound = "DELETE FROM replays WHERE ended_at IS NOT NULL
-                     AND id <= (SELECT max(id) FROM replays) - ?1";
+        // Those that ended first go. The largest id stays, so that it is not given again.
+        let bound = "DELETE FROM replays WHERE ended_at <
+                       (SELECT ended_at FROM replays WHERE ended_at IS NOT NULL
+                        ORDER BY ended_at DESC LIMIT 1 OFFSET ?1)
+                     AND id < (SELECT max(id) FROM replays)";
         let most = self.ring_rows(REPLAYS_MAX).cast_signed();
-        self.execute(transaction, "forgetting replays", bound, [most]).map(drop)
+        self.execute(transaction, "forgetting replays", bound, [most - 1]).map(drop)
     }
 
     /// Deletes letters of a replay, and counts their inputs for what became of them.

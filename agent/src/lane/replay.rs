@@ -105,6 +105,8 @@ pub struct PlanBounds {
     pub bytes_max: u64,
     /// Bytes of the letters of all batches, behind which none is begun.
     pub total_bytes_max: u64,
+    /// Batches; one is let through.
+    pub batches_max: u64,
 }
 
 /// A replay that was sealed.
@@ -175,6 +177,7 @@ impl PlanBounds {
             records_max: u64::from(batch.records_max),
             bytes_max: batch.bytes_max.0.min(pace.batch_bytes_max),
             total_bytes_max: pace.ahead_bytes_max,
+            batches_max: pace.replays_max,
         }
     }
 }
@@ -279,12 +282,10 @@ fn plan_of(
         let is_whole = is_all && known && !is_of_transform && !is_repair;
         let replays = counted.entry(of.clone()).or_insert(batch.map_or(0, |batch| batch.replays));
         for piece in pieces(letters, bounds, is_whole) {
-            if total > 0 && total >= bounds.total_bytes_max {
-                plan.left_out.extend(piece.iter().map(|letter| LeftOut {
-                    letter: letter.id,
-                    reason: "one order has no room for more; it goes with the next one".to_owned(),
-                    is_for_later: true,
-                }));
+            let is_full =
+                total >= bounds.total_bytes_max || plan.batches.len() as u64 >= bounds.batches_max;
+            if is_full && !plan.batches.is_empty() {
+                plan.left_out.extend(piece.iter().map(|letter| LeftOut::for_later(letter.id)));
                 continue;
             }
             let number = if is_whole { 0 } else { *replays + 1 };
@@ -394,6 +395,13 @@ impl Carried {
     }
 }
 
+impl LeftOut {
+    fn for_later(letter: i64) -> Self {
+        let reason = "one order has no room for more; it goes with the next one".to_owned();
+        Self { letter, reason, is_for_later: true }
+    }
+}
+
 impl Plan {
     fn leave_out(&mut self, letter: i64, reason: String) {
         self.left_out.push(LeftOut { letter, reason, is_for_later: false });
@@ -417,6 +425,13 @@ impl Sealer {
         carried.replayed.left_out = plan.left_out;
         let mut to_seal: VecDeque<_> = plan.batches.into();
         while let Some(planned) = to_seal.pop_front() {
+            let sealed = carried.replayed.sealed.len() as u64;
+            if sealed > 0 && sealed >= bounds.batches_max {
+                // What was cut has made more of them.
+                let letters = planned.letters.iter().map(|letter| LeftOut::for_later(letter.id));
+                carried.replayed.left_out.extend(letters);
+                continue;
+            }
             let payload = selection.payload.as_deref();
             let error = match self.seal_replay(&planned, payload) {
                 Ok((id, batch)) => {

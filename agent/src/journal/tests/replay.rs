@@ -486,6 +486,69 @@ async fn what_plugins_make_of_letters_never_brings_the_store_over_its_limit() {
 }
 
 #[tokio::test]
+async fn the_outcome_of_a_replay_is_there_however_many_were_sealed_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = JournalConfig { max_bytes: ByteSize(1 << 20), ..JournalConfig::default() };
+    let rows = 128;
+    let bench = Bench::with(dir.path(), config, &vec![2; rows + 20]).await;
+    let ids: Vec<_> = bench.letters().iter().map(|letter| letter.id).collect();
+    let mut sealed = Vec::new();
+    for (id, number) in ids.iter().zip(1..) {
+        let seal = bench.replay(&[*id], number + 1, number);
+        sealed.push((bench.seal(&seal).await, seal));
+    }
+    let ended = || {
+        let replays = bench.journal.replays(0).unwrap();
+        replays.into_iter().filter(|r| r.ended_at.is_some()).map(|r| r.id).collect::<Vec<_>>()
+    };
+    for (number, (id, seal)) in sealed.iter().enumerate() {
+        let nothing = sink_letters(Vec::new(), LetterClass::Rejected);
+        bench.lane.ack_replay(&seal.batch, nothing, 0).await.unwrap();
+        let there = ended();
+        assert_eq!(there.last(), Some(id), "what has just ended");
+        assert_eq!(there.len(), rows.min(number + 1));
+    }
+    let pace = bench.journal.pace();
+    assert!(pace.replays_max * 2 < rows as u64, "{pace:?}");
+}
+
+/// Most of the pages that letters need in one transaction are those of the largest.
+#[tokio::test]
+async fn letters_come_back_of_a_replay_into_a_journal_that_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let letters = LettersConfig { max_bytes: Some(ByteSize(900 << 10)), ..Default::default() };
+    let config =
+        JournalConfig { max_bytes: ByteSize(2 << 20), letters, ..JournalConfig::default() };
+    let bench = Bench::with(dir.path(), config, &[]).await;
+    let appender = bench.journal.appender(&source()).await.unwrap();
+    appender.append(records(&["e", "f"])).await.unwrap();
+    let batch = range_batch(&bench.opened, 5, 6);
+    bench.lane.seal(batch.clone()).await.unwrap().durable().await.unwrap();
+    let large = |n| letter_record(5, format!("gw/s/p/k/0000100001/5.{n}"), vec![b'x'; 10_000]);
+    let large = || sink_letters((0..40).map(large).collect(), LetterClass::Rejected);
+    bench.lane.ack_with_letters(&batch.batch, large()).await.unwrap();
+    let ids: Vec<_> = bench.letters().iter().map(|letter| letter.id).collect();
+    let mut replay = bench.replay(&ids, 3, 1);
+    replay.of = bench.letters()[0].batch.clone().unwrap();
+    bench.seal(&replay).await;
+    // Records take all that is left for them.
+    let mut seed = 0;
+    loop {
+        seed += 1;
+        let mut pending = std::pin::pin!(appender.append(super::full::noise(seed, 8_000)));
+        let full = super::full::snapshot_when(&bench.journal, "full", |s| s.quota.full.is_some());
+        tokio::select! {
+            result = &mut pending => result.unwrap(),
+            _ = full => break,
+        }
+    }
+    let again = bench.lane.ack_replay(&replay.batch, large(), 0).await;
+    again.unwrap();
+    let there = bench.letters();
+    assert!(there.len() == 40 && there.iter().all(|letter| !letter.is_under_way));
+}
+
+#[tokio::test]
 async fn a_repaired_letter_is_another_record_with_the_seal() {
     let dir = tempfile::tempdir().unwrap();
     let bench = Bench::new(dir.path(), &[2]).await;

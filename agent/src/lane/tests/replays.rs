@@ -319,7 +319,8 @@ async fn a_plan_says_what_a_replay_would_be_and_changes_nothing() {
     site.append(0..80, 0).await;
     site.flushed().await;
     let before = site.letters();
-    let bounds = PlanBounds { records_max: 3, bytes_max: 1 << 20, total_bytes_max: u64::MAX };
+    let (total_bytes_max, batches_max) = (u64::MAX, u64::MAX);
+    let bounds = PlanBounds { records_max: 3, bytes_max: 1 << 20, total_bytes_max, batches_max };
     let mut selection = Selection { letters: site.letter_ids(), payload: None };
     selection.letters.push(4711);
     let lane = LaneName::stored("gw/s/p/k");
@@ -340,6 +341,10 @@ async fn a_plan_says_what_a_replay_would_be_and_changes_nothing() {
     let one = PlanBounds { total_bytes_max: 1, ..bounds };
     let planned = plan(&site.bench.journal, &lane, &[], one, &selection).unwrap();
     assert_eq!((planned.batches.len(), planned.left_out.len()), (1, 6));
+    let few = PlanBounds { batches_max: 2, ..bounds };
+    let planned = plan(&site.bench.journal, &lane, &[], few, &selection).unwrap();
+    let later = planned.left_out.iter().filter(|left| left.is_for_later).count();
+    assert_eq!((planned.batches.len(), later), (2, 4));
     let other = LaneName::stored("gw/s/p/other");
     let planned = plan(&site.bench.journal, &other, &[], bounds, &selection).unwrap();
     assert!(planned.batches.is_empty());
