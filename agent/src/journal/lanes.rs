@@ -303,8 +303,12 @@ impl Writer {
         let failed = |source| JournalError::sqlite(&self.path, "reading a lane", source);
         let lane = &self.state.lanes[&number];
         let batches = stored_batches(transaction, number).map_err(failed)?.into_iter();
-        let (replays, unacked) =
+        let (mut replays, unacked): (Vec<StoredBatch>, _) =
             batches.map(|(batch, _)| batch).partition(|batch| batch.variant.replay);
+        for replay in &mut replays {
+            let note = super::replay::sink_note(transaction, number, replay.number);
+            replay.variant.sink_note = note.map_err(failed)?;
+        }
         Ok(OpenedLane {
             number,
             session,

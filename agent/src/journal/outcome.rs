@@ -118,6 +118,11 @@ impl AckOperation {
 }
 
 impl SinkLetters {
+    /// Whether the destination may have some of them: what it refuses at once it has not.
+    pub(super) fn may_be_sent(&self) -> bool {
+        !self.letters.is_empty() && (self.class != LetterClass::Rejected || self.attempts > 1)
+    }
+
     /// What they take of the store of dead letters.
     #[must_use]
     pub fn stored_bytes(&self, batch_identity: &str) -> u64 {
@@ -302,6 +307,9 @@ impl Writer {
                 self.keep_letter_batch(transaction, number, key.number, &identity)?;
             }
             self.write_sink_letters(transaction, number, &identity, &letters, whole)?;
+            if letters.may_be_sent() {
+                self.note_letter_batch(transaction, number, &identity, None)?;
+            }
             let seqs = letters.letters.iter().map(|letter| letter.seq);
             self.count_given_up(transaction, number, seqs)?;
         }

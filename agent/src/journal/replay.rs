@@ -63,6 +63,8 @@ pub struct LetterBatch {
     pub fixed: String,
     /// Replays of some of its letters so far.
     pub replays: u64,
+    /// The note of the lane's sink when it gave them up, where it may have sent them.
+    pub sink_note: Option<String>,
 }
 
 /// A letter whose record gets another payload.
@@ -191,7 +193,7 @@ impl LaneJournal {
 
 impl super::reader::Readers {
     fn letter_batch(&self, lane: &str, batch: &str) -> Result<Option<LetterBatch>, JournalError> {
-        let query = "SELECT first_seq, last_seq, sealed_at, sha256, fixed, replays
+        let query = "SELECT first_seq, last_seq, sealed_at, sha256, fixed, replays, sink_note
                      FROM letter_batches JOIN lanes ON lanes.number = lane
                      WHERE lanes.name = ?1 AND batch = ?2";
         let found = self.query_rows(query, &[&lane, &batch], |row| {
@@ -203,10 +205,24 @@ impl super::reader::Readers {
                 sha256: row.get::<_, Vec<u8>>(3)?.try_into().unwrap_or_default(),
                 fixed: row.get(4)?,
                 replays: count(5)?,
+                sink_note: Some(row.get::<_, String>(6)?).filter(|note| !note.is_empty()),
             })
         });
         Ok(found?.pop())
     }
+}
+
+/// The note that goes with a replay that waits: that of the batch that its letters fell out of.
+pub(super) fn sink_note(
+    connection: &Connection,
+    lane: LaneNumber,
+    number: BatchNumber,
+) -> rusqlite::Result<Option<String>> {
+    let query = "SELECT known.sink_note FROM replaying JOIN dead_letters AS letter ON letter.id = letter
+                 JOIN letter_batches AS known ON known.lane = letter.lane AND known.batch = letter.batch
+                 WHERE replaying.lane = ?1 AND replaying.number = ?2
+                 AND letter.plugin_sha256 IS NULL AND known.sink_note <> '' LIMIT 1";
+    super::state::value(connection, query, params![lane.0, number.0.cast_signed()])
 }
 
 /// Replays behind one of them.
@@ -354,7 +370,7 @@ impl Writer {
     ) -> Result<i64, JournalError> {
         let ReplaySeal { batch, stage, of, letters, .. } = seal;
         if seal.replays > 0 {
-            let count = "INSERT INTO letter_batches VALUES (?1, ?2, 0, 0, 0, x'', '', ?3)
+            let count = "INSERT INTO letter_batches VALUES (?1, ?2, 0, 0, 0, x'', '', ?3, '')
                          ON CONFLICT (lane, batch) DO UPDATE SET replays = ?3";
             let parameters = params![number.0, of, seal.replays.cast_signed()];
             self.execute(transaction, "counting replays", count, parameters)?;

@@ -188,7 +188,34 @@ impl Writer {
                 None => self.write_letter(transaction, &row)?,
             }
         }
+        if letters.may_be_sent() {
+            self.note_letter_batch(transaction, number, identity, None)?;
+        }
         Ok(())
+    }
+
+    /// Notes where the sink would look for letters of a batch that it may have sent: where it would have looked for those of
+    /// `before`, out of which they fell first, or as it does now. The earliest note stays.
+    pub(super) fn note_letter_batch(
+        &self,
+        transaction: &Connection,
+        lane: LaneNumber,
+        batch: &str,
+        before: Option<&str>,
+    ) -> Result<(), JournalError> {
+        let (from, key) = match before {
+            Some(_) => (
+                "SELECT sink_note AS note FROM letter_batches WHERE lane = ?1 AND batch = ?3",
+                before,
+            ),
+            None => ("SELECT note FROM sink_notes WHERE lane = ?1 AND ?3 IS NULL", None),
+        };
+        let note = format!(
+            "INSERT INTO letter_batches SELECT ?1, ?2, 0, 0, 0, x'', '', 0, note FROM ({from}) WHERE note <> ''
+             ON CONFLICT (lane, batch) DO UPDATE SET sink_note = excluded.sink_note WHERE sink_note = ''"
+        );
+        let parameters = params![lane.0, batch, key];
+        self.execute(transaction, "noting where letters may be", &note, parameters).map(drop)
     }
 
     /// A letter is open again, for another reason. What its record is stays.
@@ -217,7 +244,10 @@ impl Writer {
         self.count_change(transaction, id, before)?;
         let open = "DELETE FROM replaying WHERE letter = ?1";
         self.execute(transaction, "opening a dead letter", open, [id])?;
-        if let (Some(lane), Some(old)) = (row.lane, old) {
+        if let (Some(lane), Some(old), Some(new)) = (row.lane, old, row.batch) {
+            if row.plugin_sha256.is_none() && old != new {
+                self.note_letter_batch(transaction, lane, new, Some(&old))?;
+            }
             self.forget_letter_batch(transaction, lane, &old)?;
         }
         Ok(())
@@ -438,7 +468,7 @@ impl Writer {
         identity: &str,
     ) -> Result<(), JournalError> {
         let keep = "INSERT INTO letter_batches
-                    SELECT lane, ?4, first_seq, last_seq, sealed_at, sha256, fixed, 0 FROM batches
+                    SELECT lane, ?4, first_seq, last_seq, sealed_at, sha256, fixed, 0, '' FROM batches
                     WHERE lane = ?1 AND number = ?2 AND suffix = ?3
                     ON CONFLICT (lane, batch) DO UPDATE SET first_seq = excluded.first_seq,
                         last_seq = excluded.last_seq, sealed_at = excluded.sealed_at,

@@ -475,8 +475,10 @@ impl Sealer {
         payload: Option<&[u8]>,
     ) -> Result<(i64, StoredBatch), LaneError> {
         let (now, _) = self.time.next(&*self.clock);
+        let mut of = self.journal.letter_batch(&planned.of)?;
+        let sink_note = of.as_mut().and_then(|of| of.sink_note.take());
         let known = match planned.replays {
-            0 => Some(self.journal.letter_batch(&planned.of)?.ok_or_else(gone)?),
+            0 => Some(of.ok_or_else(gone)?),
             _ => None,
         };
         let seqs = || planned.letters.iter().map(|letter| letter.seq);
@@ -514,7 +516,8 @@ impl Sealer {
                 fixed.map_err(|source| LaneError::Fix { batch, source })?.to_string()
             }
         };
-        let variant = Variant { shown: Some(base), replay: true, ..Variant::default() };
+        let sink_note = sink_note.filter(|_| !planned.is_of_transform);
+        let variant = Variant { shown: Some(base), replay: true, sink_note, ..Variant::default() };
         let batch = StoredBatch {
             number: self.next_batch,
             epoch: self.epoch,

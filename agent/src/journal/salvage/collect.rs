@@ -117,7 +117,7 @@ const SMALL_TABLES: [SmallTable; 12] = [
     },
     SmallTable {
         name: "letter_batches",
-        columns: 8,
+        columns: 9,
         columns_least: 8,
         is_row: |row| {
             matches!(
@@ -125,7 +125,7 @@ const SMALL_TABLES: [SmallTable; 12] = [
                 [
                     Value::Integer(1..), Value::Text(batch), Value::Integer(0..),
                     Value::Integer(0..), Value::Integer(_), Value::Blob(_), Value::Text(_),
-                    Value::Integer(0..)
+                    Value::Integer(0..), ..
                 ] if batch.contains("/b")
             )
         },

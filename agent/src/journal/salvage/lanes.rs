@@ -100,7 +100,7 @@ pub(super) fn mend_lanes(
         building.execute("UPDATE letter_batches SET replays = replays + 1000", [])?;
         building.execute(
             "INSERT OR IGNORE INTO letter_batches
-             SELECT DISTINCT lane, batch, 0, 0, 0, x'', '', 1000 FROM dead_letters
+             SELECT DISTINCT lane, batch, 0, 0, 0, x'', '', 1000, '' FROM dead_letters
              WHERE lane IS NOT NULL AND batch IS NOT NULL",
             [],
         )?;

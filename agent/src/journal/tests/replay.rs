@@ -268,6 +268,45 @@ async fn letters_of_a_lane_that_does_not_run_are_freed_and_their_replay_is_cance
 }
 
 #[tokio::test]
+async fn what_may_have_been_sent_keeps_the_note_of_its_sink_over_replays_and_restarts() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(records(&["a", "b", "c", "d"])).await.unwrap();
+    let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
+    let note = async |lane: &LaneJournal, text: &str| lane.keep_note(text, true).await.unwrap();
+    note(&lane, "then").await;
+    let seal = range_batch(&opened, 1, 4);
+    lane.seal(seal.clone()).await.unwrap().durable().await.unwrap();
+    let letters = sink_letters(given_up(&[1, 2], b"payload"), LetterClass::Exhausted);
+    lane.ack_with_letters(&seal.batch, letters).await.unwrap();
+    note(&lane, "later").await;
+    let bench = Bench { journal, lane, opened };
+    let noted = |of: &str| bench.journal.letter_batch("gw/s/p/k", of).unwrap().unwrap().sink_note;
+    let of = "gw/s/p/k/0000100001/b1".to_owned();
+    assert_eq!(noted(&of).as_deref(), Some("then"));
+    // Given up again in a batch of another name: where it may be has not come nearer.
+    let ids: Vec<_> = bench.letters().iter().map(|letter| letter.id).collect();
+    let first = bench.replay(&ids, 2, 1);
+    bench.seal(&first).await;
+    let again = sink_letters(given_up(&[1, 2], b"payload"), LetterClass::Exhausted);
+    bench.lane.ack_replay(&first.batch, again, 0).await.unwrap();
+    let of = bench.letters()[0].batch.clone().unwrap();
+    assert_eq!((of.as_str(), noted(&of).as_deref()), ("gw/s/p/k/0000100001/b1/r1", Some("then")));
+    let mut second = bench.replay(&ids, 3, 1);
+    second.of = of.clone();
+    second.batch.variant.shown = Shown::of_identity(bench.lane.name(), &format!("{of}/r1"));
+    bench.seal(&second).await;
+    bench.journal.close().await.unwrap();
+    let (journal, _) = open(dir.path());
+    let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
+    assert_eq!(opened.replays[0].variant.sink_note.as_deref(), Some("then"));
+    let nothing = sink_letters(Vec::new(), LetterClass::Rejected);
+    lane.ack_replay(&opened.replays[0], nothing, 0).await.unwrap();
+    assert_eq!(journal.letter_batch("gw/s/p/k", &of).unwrap(), None);
+}
+
+#[tokio::test]
 async fn an_input_is_dead_lettered_as_long_as_there_is_a_letter_of_it() {
     let dir = tempfile::tempdir().unwrap();
     let bench = Bench::new(dir.path(), &[2, 2, 3, 3]).await;
