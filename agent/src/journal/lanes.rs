@@ -369,6 +369,7 @@ impl Writer {
             unacked: std::collections::VecDeque::new(),
             replays: std::collections::VecDeque::new(),
             totals: LaneTotals::default(),
+            has_idle_letter_batches: false,
         };
         self.state.lanes.insert(LaneNumber(number), lane);
         self.state.update_released(stream);

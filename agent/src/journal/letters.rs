@@ -151,6 +151,9 @@ impl LettersState {
             state.bytes += count(4)? + count(3)? * LETTER_ROW_BYTES;
             state.last_id = state.last_id.max(row.get(5)?);
         }
+        let known =
+            "SELECT coalesce(max(CAST(value AS INTEGER)), 0) FROM meta WHERE key = 'letters'";
+        state.last_id = state.last_id.max(connection.query_row(known, [], |row| row.get(0))?);
         if super::schema::has_table(connection, "dispositions")? {
             let query = "SELECT coalesce(max(letter), 0) FROM dispositions";
             let gone = connection.query_row(query, [], |row| row.get(0))?;
@@ -192,7 +195,7 @@ pub(super) fn oldest(connection: &Connection) -> rusqlite::Result<Option<Timesta
 }
 
 /// What the writer knows of the store beside its size.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct LettersQuota {
     pub(super) bytes_max: u64,
     pub(super) on_full: LettersOnFull,
@@ -445,6 +448,11 @@ impl Writer {
             && self.under_way_bytes(transaction)? + self.letters.admitted + bytes <= most
         {
             self.drop_oldest_letters(transaction, bytes, instead)?;
+            // The one with the largest id may have gone without a trace.
+            let keep = "INSERT INTO meta VALUES ('letters', CAST(?1 AS TEXT))
+                        ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+            let last = self.state.letters.last_id;
+            self.execute(transaction, "keeping the last id of a letter", keep, [last])?;
         }
         // Also where what is left is under way again.
         let fit = self.letters_fit(bytes, instead);

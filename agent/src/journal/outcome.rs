@@ -328,6 +328,9 @@ impl Writer {
         if let Some(finished) = finished {
             self.remember_finished(transaction, number, &finished)?;
         }
+        if is_last && self.state.lanes[&number].has_idle_letter_batches {
+            self.forget_letter_batches(transaction, number)?;
+        }
         self.write_lane(transaction, number)
     }
 

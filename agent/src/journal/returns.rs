@@ -485,17 +485,19 @@ impl Writer {
 
     /// Forgets a batch that no letter fell out of any more.
     fn forget_letter_batch(
-        &self,
+        &mut self,
         transaction: &Connection,
         lane: LaneNumber,
         batch: &str,
     ) -> Result<(), JournalError> {
         // Such a batch may still wait in the order, and leave letters later: what was counted of it must not begin anew.
-        let waits = self.state.lanes.get(&lane).is_some_and(|lane| {
-            Shown::of_identity(&lane.name, batch)
-                .is_none_or(|shown| lane.unacked.iter().any(|batch| batch.number == shown.number))
+        let row = self.state.lanes.get_mut(&lane);
+        let waiting = row.filter(|row| {
+            let shown = Shown::of_identity(&row.name, batch);
+            shown.is_none_or(|shown| row.unacked.iter().any(|batch| batch.number == shown.number))
         });
-        if waits {
+        if let Some(row) = waiting {
+            row.has_idle_letter_batches = true;
             return Ok(());
         }
         let forget = "DELETE FROM letter_batches WHERE lane = ?1 AND batch = ?2 AND NOT EXISTS
@@ -504,19 +506,24 @@ impl Writer {
         self.execute(transaction, "forgetting a batch of letters", forget, parameters).map(drop)
     }
 
-    /// Forgets what was kept of batches that waited when their last letter went.
+    /// Forgets what was kept of batches that waited when their last letter went, and wait no more.
     pub(super) fn forget_letter_batches(
-        &self,
+        &mut self,
         transaction: &Connection,
         lane: LaneNumber,
     ) -> Result<(), JournalError> {
-        let waits = self.state.lanes.get(&lane).is_some_and(|lane| !lane.unacked.is_empty());
-        if waits {
-            return Ok(());
+        let query = "SELECT batch FROM letter_batches WHERE lane = ?1 AND NOT EXISTS (SELECT 1
+                     FROM dead_letters AS letter WHERE letter.lane = ?1 AND letter.batch = letter_batches.batch)";
+        let idle: Vec<String> = transaction
+            .prepare_cached(query)
+            .and_then(|mut statement| statement.query_map([lane.0], |row| row.get(0))?.collect())
+            .map_err(|source| {
+                JournalError::sqlite(&self.path, "reading batches of letters", source)
+            })?;
+        if let Some(row) = self.state.lanes.get_mut(&lane) {
+            row.has_idle_letter_batches = false;
         }
-        let forget = "DELETE FROM letter_batches WHERE lane = ?1 AND NOT EXISTS (SELECT 1
-                      FROM dead_letters AS letter WHERE letter.lane = ?1 AND letter.batch = letter_batches.batch)";
-        self.execute(transaction, "forgetting batches of letters", forget, [lane.0]).map(drop)
+        idle.iter().try_for_each(|batch| self.forget_letter_batch(transaction, lane, batch))
     }
 
     /// Writes what a batch of the order counts.

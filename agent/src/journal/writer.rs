@@ -369,6 +369,7 @@ impl Writer {
         }
         // Taken out for the transaction, so that the rest of the writer can be changed along with it.
         let Some(connection) = self.connection.take() else { return stop };
+        let letters = (self.letters.clone(), self.quota.letters_block);
         let result = self.transact(&connection, &mut group, &mut rest);
         self.connection = Some(connection);
         self.last_commit = self.clock.monotonic();
@@ -391,6 +392,9 @@ impl Writer {
             Err(error) => {
                 let is_full = error.is_full();
                 self.quota.giving_up = GivenUp::default();
+                // Who waits for room still does.
+                (self.letters, self.quota.letters_block) = letters;
+                self.publish_room();
                 self.group_failed(group, rest, error);
                 if is_full {
                     self.met_full();

@@ -32,14 +32,17 @@ struct SmallTable {
     older: &'static str,
 }
 
+/// Whose journal it is, how many starts it had, and the largest id of a dead letter.
+const META: [&str; 3] = ["agent", "starts", "letters"];
+
 /// `compiled` is left out: a plugin whose digest is not known is compiled again.
 const SMALL_TABLES: [SmallTable; 12] = [
     SmallTable {
         name: "meta",
         columns: 2,
         columns_least: 2,
-        is_row: |row| matches!(row, [Value::Text(key), Value::Text(_)] if key == "agent" || key == "starts"),
-        older: "key = ?1 AND key = 'starts' AND CAST(value AS INTEGER) < CAST(?2 AS INTEGER)",
+        is_row: |row| matches!(row, [Value::Text(key), Value::Text(_)] if META.contains(&key.as_str())),
+        older: "key = ?1 AND key <> 'agent' AND CAST(value AS INTEGER) < CAST(?2 AS INTEGER)",
     },
     SmallTable {
         name: "streams",

@@ -412,6 +412,11 @@ async fn an_input_that_still_waits_in_the_order_is_given_back_to_it() {
     assert!(opened.unacked[0].variant.counted.is_empty());
     again.ack(&opened.unacked[0]).await.unwrap();
     bench.settled().await;
+    // What was counted of its letters goes with the batch, and not only when the lane is opened again.
+    let database = open::connect_reader(bench.journal.path()).unwrap();
+    let kept: i64 =
+        database.query_row("SELECT count(*) FROM letter_batches", [], |row| row.get(0)).unwrap();
+    assert_eq!(kept, 0);
     let lane = snapshot(&bench);
     assert_eq!((lane.queued, lane.totals.dead_lettered, lane.totals.delivered), (0, 0, 2));
 }
