@@ -443,6 +443,51 @@ async fn a_crash_at_any_step_of_a_replay_loses_nothing_and_stores_nothing_twice(
     }
 }
 
+/// A lane that could not seal for want of room waits with no batch: neither a new session nor a replay in between may have it
+/// wait for the outcome of one. In real time, because one that waits for nothing would stop the paused one.
+#[tokio::test]
+async fn a_lane_that_held_without_a_batch_goes_on_sealing_with_and_without_a_replay_in_between() {
+    for has_order in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut site =
+            Site::new(dir.path(), World::new(|world, offer| world.take_but(offer, is_bad))).await;
+        let mut group = site.run(false);
+        site.append(0..20, 0).await;
+        site.flushed().await;
+        site.shutdown.request();
+        assert_eq!(group.next_ended().await.unwrap().result, Some(LaneEnd::Stopped));
+        // As a seal left it whose letters had no room.
+        (site.desk, site.shutdown) = (Arc::default(), Shutdown::new());
+        let since = site.parts.clock.now();
+        site.bench.status.hold_since("dead_letters", "no room".to_owned(), since);
+        site.world.change(World::take);
+        let letters = if has_order { site.letter_ids() } else { Vec::new() };
+        let goes_on = async {
+            let ordered = async {
+                match has_order {
+                    true => Some(site.order(letters).await.unwrap()),
+                    false => None,
+                }
+            };
+            let run = async { site.run(false) };
+            let (ordered, _group) = tokio::join!(ordered, run);
+            if let Some(replayed) = ordered {
+                assert_eq!(site.outcomes(&replayed).await[0].delivered, 2);
+                // There is nothing that it could wait with.
+                while matches!(site.bench.status.state(), LaneState::Holding { .. }) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+            site.append(20..30, 0).await;
+            site.flushed().await;
+        };
+        let went_on = tokio::time::timeout(Duration::from_secs(20), goes_on).await;
+        assert!(went_on.is_ok(), "it waits for ever, with an order: {has_order}");
+        assert!(site.world.numbers().contains(&29));
+        assert!(!matches!(site.bench.status.state(), LaneState::Holding { .. }));
+    }
+}
+
 /// Time passes here only while nobody is busy: a lane that tried again and again because of the order would stop it.
 #[tokio::test(start_paused = true)]
 async fn an_order_that_cannot_be_carried_out_has_the_lane_pause_between_its_tries() {
