@@ -383,6 +383,28 @@ async fn an_order_of_which_a_later_batch_fails_says_what_is_done_and_what_is_not
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lane_runs_also_between_two_sessions_so_that_no_discard_cancels_its_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    Bench::new(dir.path(), Script::default()).await.journal.close().await.unwrap();
+    let fault = "CREATE TRIGGER fault BEFORE UPDATE OF delivered ON replays
+                 BEGIN SELECT RAISE(ABORT, 'planted'); END";
+    crate::journal::tamper(dir.path(), fault);
+    let site =
+        Site::new(dir.path(), World::new(|world, offer| world.take_but(offer, is_bad))).await;
+    let _group = site.run(false);
+    site.append(0..20, 0).await;
+    site.flushed().await;
+    let letters = site.letter_ids();
+    site.world.change(World::take);
+    // It is delivered, and its outcome cannot be recorded.
+    site.order(letters.clone()).await.unwrap();
+    site.held_soon("journal").await;
+    let done = site.bench.journal.discard_letters(letters.clone(), None).await.unwrap();
+    let left: Vec<_> = done.left.iter().map(|left| left.letter).collect();
+    assert_eq!((done.discarded, left), (0, letters));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_crash_at_any_step_of_a_replay_loses_nothing_and_stores_nothing_twice() {
     let (dir, images) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let rule = |world: &World, offer: &Offer| {
