@@ -8,7 +8,7 @@
 //! | `POST /orders/resolve` | `{"version":1,"lane":"…","resolution":"accept"}`, or `dead_letter`, `resend_as_new` | `{"version":1}` |
 //! | `POST /orders/flush` | `{"version":1,"lane":"…","timeout_ms":60000}`; without `lane` all lanes | `{"version":1,"left":[…]}`: the lanes ([`LaneStatusView`]) of which not everything has its outcome |
 //! | `POST /orders/replay` | `{"version":1,"lane":"…","letters":[7,8],"payload_base64":"…","dry_run":false}`; a payload for one letter | `{"version":1,"batches":[…],"left_out":[…]}`: the batches ([`ReplayBatchView`]) that were sealed, or would be |
-//! | `POST /orders/discard` | `{"version":1,"letters":[7,8],"note":"…"}`, ids of dead letters | `{"version":1,"discarded":2}` |
+//! | `POST /orders/discard` | `{"version":1,"letters":[7,8],"note":"…"}`, ids of dead letters | `{"version":1,"discarded":1,"left_out":[…]}`: those that are being replayed are left |
 //!
 //! A few orders are carried out at a time; more are refused at once. Who gave one, by the uid of the peer, is logged.
 
@@ -29,6 +29,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::error::ApiError;
 use super::status::LaneStatusView;
 use super::{OrdersSource, VERSION};
+use crate::journal::{Discarded, LetterUnderWay};
 use crate::lane::Resolution;
 use crate::lane::replay::{LeftOut, PlannedReplay, Selection};
 use crate::limits::{
@@ -106,8 +107,11 @@ pub struct DiscardOrder {
 pub struct DiscardAnswer {
     /// [`VERSION`].
     pub version: u32,
-    /// How many of them were there.
+    /// How many of them were there and are gone.
     pub discarded: u64,
+    /// Letters that are left.
+    #[serde(default)]
+    pub left_out: Vec<LeftOutView>,
 }
 
 /// Send dead letters again.
@@ -141,7 +145,7 @@ pub struct ReplayBatchView {
     pub letters: Vec<i64>,
 }
 
-/// A letter that does not go out again.
+/// A letter that an order leaves as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOutView {
     /// The letter.
@@ -149,7 +153,15 @@ pub struct LeftOutView {
     /// Why.
     pub reason: String,
     /// It goes with another order.
+    #[serde(default)]
     pub later: bool,
+}
+
+impl LeftOutView {
+    /// One that a running lane is replaying.
+    pub(crate) fn under_way(letter: &LetterUnderWay) -> Self {
+        Self { letter: letter.letter, reason: letter.to_string(), later: false }
+    }
 }
 
 /// What an order for a replay came to.
@@ -327,9 +339,16 @@ async fn discard(
         return Err(ApiError::BadOrder(format!("a note has at most {NOTE_BYTES_MAX} bytes")));
     }
     let _place = desk.place(under_way)?;
-    let discarded = (desk.agent)().discard(letters, note.clone()).await?;
-    tracing::info!(discarded, uid, note, "Dead letters are discarded as ordered");
-    Ok(Json(DiscardAnswer { version: VERSION, discarded }))
+    let Discarded { discarded, left } = (desk.agent)().discard(letters, note.clone()).await?;
+    let left_out: Vec<_> = left.iter().map(LeftOutView::under_way).collect();
+    tracing::info!(
+        discarded,
+        left_out = left_out.len(),
+        uid,
+        note,
+        "Dead letters are discarded as ordered"
+    );
+    Ok(Json(DiscardAnswer { version: VERSION, discarded, left_out }))
 }
 
 async fn replay(

@@ -159,10 +159,10 @@ impl Writer {
                 let opened = self.open_stream(transaction, source);
                 group.answer_with(reply, opened)
             }
-            Operation::OpenLane { spec, reply } => {
+            Operation::OpenLane { spec, runs, reply } => {
                 // A new lane looks for the oldest record in the table.
                 let written = self.write_building(transaction, group);
-                let opened = written.and_then(|()| self.open_lane(transaction, spec));
+                let opened = written.and_then(|()| self.open_lane(transaction, spec, runs));
                 group.answer_with(reply, opened)
             }
             Operation::Part(part) => self.store_or_refuse_part(transaction, &part),

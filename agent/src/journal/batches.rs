@@ -53,6 +53,8 @@ pub struct Variant {
     pub shown: Option<Shown>,
     /// It is made of dead letters: outside the order of its lane.
     pub replay: bool,
+    /// The note of the lane's sink when those were given up, where they may have been sent. Stands with the letters.
+    pub sink_note: Option<String>,
 }
 
 /// An identity within a lane, before the suffix of cuts.
@@ -227,6 +229,7 @@ pub(super) fn stored_batches(
                 verdict: LetterClass::of_word(&verdict),
                 shown: Shown::parse(&shown),
                 replay: row.get(16)?,
+                sink_note: None,
             };
             let batch = StoredBatch {
                 number: BatchNumber(count(0)?),

@@ -184,16 +184,6 @@ pub enum JournalError {
         /// The limit.
         bytes_max: String,
     },
-    /// A dead letter is on its way again, and nothing of what was asked was done.
-    #[error(
-        "dead letter {letter} is being replayed as {batch}: wait for its outcome, or leave it out"
-    )]
-    Replaying {
-        /// The letter.
-        letter: i64,
-        /// The batch that it goes out in.
-        batch: String,
-    },
     /// Another process has kept a lock on the database for too long.
     #[error("another process (pid {pids}) keeps {path} locked")]
     Busy {

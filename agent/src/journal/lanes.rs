@@ -1,7 +1,7 @@
 //! Lanes in the journal: their rows, and the transactions that seal a batch and record its outcome.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rusqlite::{Connection, params};
 use tokio::sync::{oneshot, watch};
@@ -128,6 +128,8 @@ pub struct LaneJournal {
     pub(super) readers: Arc<Readers>,
     pub(super) number: LaneNumber,
     pub(super) session: u64,
+    /// As long as somebody has this the lane runs.
+    pub(super) _runs: Arc<()>,
     pub(super) stream: StreamNumber,
     pub(super) source: SourceId,
     pub(super) head: watch::Receiver<Head>,
@@ -272,6 +274,7 @@ impl Writer {
         &mut self,
         transaction: &Connection,
         spec: LaneSpec,
+        runs: Weak<()>,
     ) -> Result<OpenedLane, JournalError> {
         let stream = self
             .state
@@ -296,11 +299,16 @@ impl Writer {
         self.discard_unsealed(transaction, number)?;
         self.forget_letter_batches(transaction, number)?;
         let session = self.new_session(Session::Lane(number));
+        self.running.insert(number, runs);
         let failed = |source| JournalError::sqlite(&self.path, "reading a lane", source);
         let lane = &self.state.lanes[&number];
         let batches = stored_batches(transaction, number).map_err(failed)?.into_iter();
-        let (replays, unacked) =
+        let (mut replays, unacked): (Vec<StoredBatch>, _) =
             batches.map(|(batch, _)| batch).partition(|batch| batch.variant.replay);
+        for replay in &mut replays {
+            let note = super::replay::sink_note(transaction, number, replay.number);
+            replay.variant.sink_note = note.map_err(failed)?;
+        }
         Ok(OpenedLane {
             number,
             session,
@@ -361,6 +369,7 @@ impl Writer {
             unacked: std::collections::VecDeque::new(),
             replays: std::collections::VecDeque::new(),
             totals: LaneTotals::default(),
+            has_idle_letter_batches: false,
         };
         self.state.lanes.insert(LaneNumber(number), lane);
         self.state.update_released(stream);

@@ -114,7 +114,7 @@ pub(super) struct LettersState {
 /// A letter that goes.
 #[derive(Debug)]
 pub(super) struct Gone {
-    bytes: u64,
+    pub(super) bytes: u64,
     kind: Kind,
     record: Option<String>,
     pub(super) seq: Option<Seq>,
@@ -130,7 +130,8 @@ impl Gone {
 }
 
 /// Bytes of a letter's row, in SQL. The same as [`LetterRow::bytes`].
-const BYTES: &str = "(octet_length(payload) + octet_length(headers) + octet_length(subject)
+pub(super) const BYTES: &str =
+    "(octet_length(payload) + octet_length(headers) + octet_length(subject)
     + octet_length(reason) + coalesce(octet_length(record), octet_length(place), 0)
     + coalesce(octet_length(batch), 0))";
 
@@ -150,6 +151,9 @@ impl LettersState {
             state.bytes += count(4)? + count(3)? * LETTER_ROW_BYTES;
             state.last_id = state.last_id.max(row.get(5)?);
         }
+        let known =
+            "SELECT coalesce(max(CAST(value AS INTEGER)), 0) FROM meta WHERE key = 'letters'";
+        state.last_id = state.last_id.max(connection.query_row(known, [], |row| row.get(0))?);
         if super::schema::has_table(connection, "dispositions")? {
             let query = "SELECT coalesce(max(letter), 0) FROM dispositions";
             let gone = connection.query_row(query, [], |row| row.get(0))?;
@@ -191,7 +195,7 @@ pub(super) fn oldest(connection: &Connection) -> rusqlite::Result<Option<Timesta
 }
 
 /// What the writer knows of the store beside its size.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct LettersQuota {
     pub(super) bytes_max: u64,
     pub(super) on_full: LettersOnFull,
@@ -209,7 +213,26 @@ pub(super) struct LettersQuota {
 pub(super) struct DiscardOperation {
     pub(super) ids: Vec<i64>,
     pub(super) note: Option<String>,
-    pub(super) reply: oneshot::Sender<Result<u64, JournalError>>,
+    pub(super) reply: oneshot::Sender<Result<Discarded, JournalError>>,
+}
+
+/// What a discard has come to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Discarded {
+    /// Letters that are gone.
+    pub discarded: u64,
+    /// Those that are left.
+    pub left: Vec<LetterUnderWay>,
+}
+
+/// A letter that is being replayed by a lane that runs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is being replayed as {batch}: wait for its outcome")]
+pub struct LetterUnderWay {
+    /// The letter.
+    pub letter: i64,
+    /// The batch that it goes out in.
+    pub batch: String,
 }
 
 /// A letter on its way into its row.
@@ -235,6 +258,8 @@ pub(super) struct LetterRow<'a> {
     pub(super) payload: &'a [u8],
     pub(super) size_bytes: u64,
     pub(super) whole: u64,
+    /// Its input was counted as dead-lettered before.
+    pub(super) is_counted: bool,
 }
 
 impl<'a> LetterRow<'a> {
@@ -296,6 +321,7 @@ impl<'a> LetterRow<'a> {
             payload: &record.payload,
             size_bytes: record.payload.len() as u64,
             whole: 0,
+            is_counted: false,
         }
     }
 
@@ -320,6 +346,7 @@ impl<'a> LetterRow<'a> {
             payload: &letter.payload,
             size_bytes: letter.size_bytes,
             whole: 0,
+            is_counted: false,
         }
     }
 
@@ -399,10 +426,37 @@ impl Writer {
         });
     }
 
-    /// Whether the store has room for this much more, as it is.
-    pub(super) fn letters_fit(&self, bytes: u64) -> bool {
+    /// Whether the store has room for this much more in place of `instead` bytes that go, as it is.
+    pub(super) fn letters_fit(&self, bytes: u64, instead: u64) -> bool {
         let taken = self.state.letters.bytes + self.letters.admitted;
-        bytes == 0 || taken + bytes <= self.letters.bytes_max
+        bytes == 0 || taken + bytes <= self.letters.bytes_max + instead
+    }
+
+    /// Makes room for letters by the store's policy, in place of `instead` bytes of letters that are under way and go when
+    /// these are there.
+    pub(super) fn make_room_for_letters(
+        &mut self,
+        transaction: &Connection,
+        bytes: u64,
+        instead: u64,
+    ) -> Result<Option<JournalError>, JournalError> {
+        if self.letters_fit(bytes, instead) {
+            return Ok(None);
+        }
+        let most = self.letters.bytes_max + instead;
+        if self.letters.on_full == LettersOnFull::DropOldest
+            && self.under_way_bytes(transaction)? + self.letters.admitted + bytes <= most
+        {
+            self.drop_oldest_letters(transaction, bytes, instead)?;
+            // The one with the largest id may have gone without a trace.
+            let keep = "INSERT INTO meta VALUES ('letters', CAST(?1 AS TEXT))
+                        ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+            let last = self.state.letters.last_id;
+            self.execute(transaction, "keeping the last id of a letter", keep, [last])?;
+        }
+        // Also where what is left is under way again.
+        let fit = self.letters_fit(bytes, instead);
+        Ok((!fit).then(|| self.letters_become_full(bytes.saturating_sub(instead))))
     }
 
     /// Makes room for letters by the store's policy, or says why there is none.
@@ -415,17 +469,8 @@ impl Writer {
         if count == 0 {
             return Ok(None);
         }
-        if !self.letters_fit(bytes) {
-            if self.letters.on_full == LettersOnFull::DropOldest
-                && self.under_way_bytes(transaction)? + self.letters.admitted + bytes
-                    <= self.letters.bytes_max
-            {
-                self.drop_oldest_letters(transaction, bytes)?;
-            }
-            // Also where what is left is under way again.
-            if !self.letters_fit(bytes) {
-                return Ok(Some(self.letters_become_full(bytes)));
-            }
+        if let Some(error) = self.make_room_for_letters(transaction, bytes, 0)? {
+            return Ok(Some(error));
         }
         if let Some(error) = self.letters_lack_pages(bytes) {
             return Ok(Some(error));
@@ -489,7 +534,7 @@ impl Writer {
     }
 
     /// What the letters take that are under way again, and do not go.
-    fn under_way_bytes(&self, transaction: &Connection) -> Result<u64, JournalError> {
+    pub(super) fn under_way_bytes(&self, transaction: &Connection) -> Result<u64, JournalError> {
         let query = format!(
             "SELECT coalesce(sum({BYTES}), 0) + count(*) * {LETTER_ROW_BYTES} FROM dead_letters
              WHERE id IN (SELECT letter FROM replaying)"
@@ -503,13 +548,14 @@ impl Writer {
         &mut self,
         transaction: &Connection,
         bytes: u64,
+        instead: u64,
     ) -> Result<(), JournalError> {
         let path = self.path.clone();
         let failed = |source| JournalError::sqlite(&path, "dropping dead letters", source);
         let query = "SELECT id FROM dead_letters WHERE id NOT IN (SELECT letter FROM replaying)
                      ORDER BY id LIMIT ?1";
         let limit = i64::try_from(DROPPED_AT_ONCE).expect("a few letters");
-        while !self.letters_fit(bytes) {
+        while !self.letters_fit(bytes, instead) {
             let first: Vec<i64> = transaction
                 .prepare_cached(query)
                 .map_err(failed)?
@@ -521,7 +567,7 @@ impl Writer {
                 return Ok(());
             }
             for id in first {
-                if self.letters_fit(bytes) {
+                if self.letters_fit(bytes, instead) {
                     break;
                 }
                 if let Some(gone) = self.forget_letter(transaction, id)? {
@@ -533,6 +579,8 @@ impl Writer {
         Ok(())
     }
 
+    /// Keeps a letter. What the other letters of its input know of it, it knows too: that one of them was given up for good.
+    /// One whose input was counted before, and has no letter any more, has lost those so: else it would not be counted now.
     pub(super) fn write_letter(
         &mut self,
         transaction: &Connection,
@@ -541,8 +589,9 @@ impl Writer {
         let insert =
             "INSERT INTO dead_letters (id, stage, source, lane, batch, record, seq, plugin_sha256,
             class, reason, attempts, first_at, last_at, time, subject, headers, payload, size_bytes,
-            place, whole)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)";
+            place, whole, stays)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
+            coalesce((SELECT max(stays) FROM dead_letters WHERE lane = ?4 AND seq = ?7), ?21))";
         let id = self.state.letters.last_id + 1;
         let parameters = params![
             id,
@@ -565,6 +614,7 @@ impl Writer {
             row.size_bytes.cast_signed(),
             row.place,
             row.whole.cast_signed(),
+            row.is_counted,
         ];
         self.execute(transaction, "keeping a dead letter", insert, parameters)?;
         self.state.letters.last_id = id;
@@ -572,7 +622,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes letters that nobody wants any more, unless one of them is under way again.
+    /// Deletes letters that nobody wants any more. Those that are under way again stay, unless their lane does not run: then
+    /// their replay is cancelled, because nobody knows when it would end.
     pub(super) fn discard_letters(
         &mut self,
         transaction: &Connection,
@@ -580,18 +631,9 @@ impl Writer {
         operation: DiscardOperation,
     ) -> Result<(), JournalError> {
         let DiscardOperation { ids, note, reply } = operation;
-        match self.letter_under_way(transaction, &ids) {
-            Ok(None) => {}
-            Ok(Some((letter, batch))) => {
-                // Whoever asked may have given up waiting.
-                drop(reply.send(Err(JournalError::Replaying { letter, batch })));
-                return Ok(());
-            }
-            Err(error) => return group.answer_with(reply, Err(error)),
-        }
         let discarded = self.delete_letters(transaction, &ids, note.as_deref());
-        if let Ok(count) = &discarded {
-            self.quota.giving_up.discarded += *count;
+        if let Ok(Discarded { discarded, .. }) = &discarded {
+            self.quota.giving_up.discarded += *discarded;
             self.letters_have_room_again();
         }
         group.answer_with(reply, discarded)
@@ -602,16 +644,23 @@ impl Writer {
         transaction: &Connection,
         ids: &[i64],
         note: Option<&str>,
-    ) -> Result<u64, JournalError> {
-        let mut count = 0;
+    ) -> Result<Discarded, JournalError> {
+        let mut done = Discarded::default();
         for id in ids {
+            if let Some((lane, number, batch)) = self.replay_of(transaction, *id)? {
+                if self.runs(lane) {
+                    done.left.push(LetterUnderWay { letter: *id, batch });
+                    continue;
+                }
+                self.cancel_replay(transaction, lane, number, &batch)?;
+            }
             let Some(gone) = self.forget_letter(transaction, *id)? else { continue };
             self.input_stays(transaction, &gone)?;
             self.note_disposition(transaction, *id, &gone, ("discarded", note))?;
-            count += 1;
+            done.discarded += 1;
         }
         self.forget_dispositions(transaction)?;
-        Ok(count)
+        Ok(done)
     }
 
     /// Remembers what was decided about a letter that has gone, by whom or what, and why.
@@ -640,13 +689,18 @@ impl Writer {
 
     /// Rows of a ring for people: fewer where the journal is small.
     pub(super) fn ring_rows(&self, most: u64) -> u64 {
-        most.min(self.quota.budget.limit / RING_ROW_SHARE_BYTES)
+        ring_rows(most, self.quota.budget.limit)
     }
 
     /// What appenders are told while a source's letter waits for room.
     pub(super) fn letters_in_the_way(&self) -> Option<Arc<str>> {
         self.letters.full.as_ref().map(|full| Arc::from(full.reason.as_str()))
     }
+}
+
+/// Rows of a ring for people in a journal with this limit.
+pub(super) fn ring_rows(most: u64, limit: u64) -> u64 {
+    most.min(limit / RING_ROW_SHARE_BYTES)
 }
 
 /// A letter as far as the store counts it.

@@ -95,6 +95,8 @@ mod writer;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::tamper;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -114,7 +116,9 @@ pub use lanes::{
     LaneJournal, LaneSpec, OpenedLane, PartEncoder, PartPlace, PendingSeal, PluginState, Seal,
     StageLetter, StateChange,
 };
-pub use letters::{LetterRecord, LettersCount, LettersRoom, LettersSnapshot};
+pub use letters::{
+    Discarded, LetterRecord, LetterUnderWay, LettersCount, LettersRoom, LettersSnapshot,
+};
 pub use mailbox::{Disposed, Letter, LettersFilter};
 pub use open::StartCase;
 pub use outcome::{BatchKey, Halves, SinkLetters};
@@ -212,6 +216,7 @@ impl Journal {
             path: path.clone(),
             state,
             sessions: HashMap::new(),
+            running: HashMap::new(),
             encoder: Encoder::new(),
             epoch: opened.epoch,
             boot,
@@ -302,12 +307,16 @@ impl Journal {
     /// When the journal cannot commit or is closed.
     pub async fn lane(&self, spec: LaneSpec) -> Result<(LaneJournal, OpenedLane), JournalError> {
         let source = spec.source.clone();
-        let opened = self.writer.ask(|reply| Operation::OpenLane { spec, reply }).await?;
+        let runs = Arc::new(());
+        let weak = Arc::downgrade(&runs);
+        let open = |reply| Operation::OpenLane { spec, runs: weak, reply };
+        let opened = self.writer.ask(open).await?;
         let journal = LaneJournal {
             writer: self.writer.clone(),
             readers: Arc::clone(&self.readers),
             number: opened.number,
             session: opened.session,
+            _runs: runs,
             stream: opened.stream,
             source,
             head: self.published.head(opened.stream),
@@ -326,8 +335,8 @@ impl Journal {
         self.published.letters.subscribe()
     }
 
-    /// Deletes dead letters by their ids, durably, keeps the note and the time in their place, and gives how many there were.
-    /// What waits for room in their store goes on.
+    /// Deletes dead letters by their ids, durably, and keeps the note and the time in their place. What waits for room in
+    /// their store goes on. Those that a running lane is replaying are left; the replay of a lane that does not run is cancelled.
     ///
     /// # Errors
     /// When the journal cannot commit or is closed.
@@ -335,7 +344,7 @@ impl Journal {
         &self,
         ids: Vec<i64>,
         note: Option<String>,
-    ) -> Result<u64, JournalError> {
+    ) -> Result<Discarded, JournalError> {
         let discard = |reply| DiscardOperation { ids, note, reply };
         self.writer.ask(|reply| Operation::DiscardLetters(discard(reply))).await
     }

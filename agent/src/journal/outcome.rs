@@ -118,6 +118,11 @@ impl AckOperation {
 }
 
 impl SinkLetters {
+    /// Whether the destination may have some of them: what it refuses at once it has not.
+    pub(super) fn may_be_sent(&self) -> bool {
+        !self.letters.is_empty() && (self.class != LetterClass::Rejected || self.attempts > 1)
+    }
+
     /// What they take of the store of dead letters.
     #[must_use]
     pub fn stored_bytes(&self, batch_identity: &str) -> u64 {
@@ -302,6 +307,9 @@ impl Writer {
                 self.keep_letter_batch(transaction, number, key.number, &identity)?;
             }
             self.write_sink_letters(transaction, number, &identity, &letters, whole)?;
+            if letters.may_be_sent() {
+                self.note_letter_batch(transaction, number, &identity, None)?;
+            }
             let seqs = letters.letters.iter().map(|letter| letter.seq);
             self.count_given_up(transaction, number, seqs)?;
         }
@@ -319,6 +327,9 @@ impl Writer {
         self.delete_batch(transaction, number, &key)?;
         if let Some(finished) = finished {
             self.remember_finished(transaction, number, &finished)?;
+        }
+        if is_last && self.state.lanes[&number].has_idle_letter_batches {
+            self.forget_letter_batches(transaction, number)?;
         }
         self.write_lane(transaction, number)
     }
@@ -348,7 +359,10 @@ impl Writer {
         for letter in &letters.letters {
             let row = LetterRow::of_sink(letter, letters, (&stage, &source, number), identity);
             let whole = if whole { letters.letters.len() as u64 } else { 0 };
-            self.write_letter(transaction, &LetterRow { whole, ..row })?;
+            let oldest = self.state.lanes.get(&number).and_then(|lane| lane.unacked.front());
+            let is_counted =
+                oldest.is_some_and(|batch| batch.counted.binary_search(&letter.seq).is_ok());
+            self.write_letter(transaction, &LetterRow { whole, is_counted, ..row })?;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use super::config::{Durability, JournalConfig, OnFull};
 use super::error::JournalError;
 use super::writer::{AppendOperation, Operation, Session, Writer};
 use crate::clock::{Clock, Monotonic, Timestamp};
-use crate::limits::CHUNK_BYTES_MAX;
+use crate::limits::{CHUNK_BYTES_MAX, REPLAYS_MAX};
 use crate::record::id::{LaneNumber, Seq, StreamNumber};
 use crate::units::{ByteSize, human_bytes};
 
@@ -40,11 +40,14 @@ pub struct Pace {
     pub batch_bytes_max: u64,
     /// Stored bytes of batches sealed ahead, behind which none is begun.
     pub ahead_bytes_max: u64,
+    /// Most replays of one order: their outcomes are looked for when all of them are over.
+    pub replays_max: u64,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { tight: false, batch_bytes_max: u64::MAX, ahead_bytes_max: u64::MAX }
+        let max = u64::MAX;
+        Self { tight: false, batch_bytes_max: max, ahead_bytes_max: max, replays_max: max }
     }
 }
 
@@ -239,13 +242,15 @@ impl Quota {
 
     pub(super) fn pace(&self, lanes: usize) -> Pace {
         let eighth = (self.budget.limit / 8).max(CHUNK_BYTES_MAX as u64);
+        // Other lanes have orders meanwhile.
+        let replays_max = super::letters::ring_rows(REPLAYS_MAX, self.budget.limit) / 4;
         if self.full.is_some() {
             // Each lane may keep one such batch for as long as its destination is away.
             let lanes = lanes.max(1) as u64;
             let batch_bytes_max = self.budget.ballast / 4 / lanes;
-            Pace { tight: true, batch_bytes_max, ahead_bytes_max: 0 }
+            Pace { tight: true, batch_bytes_max, ahead_bytes_max: 0, replays_max }
         } else {
-            Pace { tight: false, batch_bytes_max: eighth, ahead_bytes_max: eighth }
+            Pace { tight: false, batch_bytes_max: eighth, ahead_bytes_max: eighth, replays_max }
         }
     }
 

@@ -14,8 +14,11 @@
 //! # What comes of it (`returns.rs`)
 //!
 //! - What is not delivered is a letter again, durably with the replay's ack: the same row with the new batch, class, reason,
-//!   time and attempts, and `replayed` as its disposition; or a new row where transforms have made other records of the old
-//!   one. Such letters are always taken, however full the store is: they were in it before.
+//!   time and attempts, and `replayed` as its disposition. Such letters are always taken, however full the store is: they were
+//!   in it before.
+//! - Where transforms have made other records of a letter, those are new rows. They have the room of the letters that they
+//!   were made of, which go with the last piece, and what the store has beside; a replay of which not all could be letters
+//!   again is not begun, and one for which the store has become too full since waits for room as any other batch does.
 //! - With the last piece of the replay all other letters of it go. The outcome stays in `replays`, the last ones of which are
 //!   kept, and in the log.
 //! - An input counts as dead-lettered as long as there is a letter of it, and then for what the replay made of it: delivered,
@@ -30,10 +33,11 @@ use tokio::sync::oneshot;
 use super::Journal;
 use super::apply::Group;
 use super::batches::StoredBatch;
+use super::config::LettersOnFull;
 use super::error::JournalError;
 use super::inspect::Inspection;
 use super::lanes::{LaneJournal, StageLetter, StateChange};
-use super::letters::LetterRow;
+use super::letters::{LetterRecord, LetterRow};
 use super::mailbox::Letter;
 use super::outcome::SinkLetters;
 use super::quota::Pace;
@@ -59,6 +63,8 @@ pub struct LetterBatch {
     pub fixed: String,
     /// Replays of some of its letters so far.
     pub replays: u64,
+    /// The note of the lane's sink when it gave them up, where it may have sent them.
+    pub sink_note: Option<String>,
 }
 
 /// A letter whose record gets another payload.
@@ -95,6 +101,8 @@ pub struct ReplaySeal {
     pub repair: Option<Repair>,
     /// What the plugins changed.
     pub state: Vec<StateChange>,
+    /// What the records that plugins made would take as dead letters; 0 where the records are those of its letters.
+    pub made_bytes: u64,
 }
 
 /// A replay that is under way, or what came of it.
@@ -185,7 +193,7 @@ impl LaneJournal {
 
 impl super::reader::Readers {
     fn letter_batch(&self, lane: &str, batch: &str) -> Result<Option<LetterBatch>, JournalError> {
-        let query = "SELECT first_seq, last_seq, sealed_at, sha256, fixed, replays
+        let query = "SELECT first_seq, last_seq, sealed_at, sha256, fixed, replays, sink_note
                      FROM letter_batches JOIN lanes ON lanes.number = lane
                      WHERE lanes.name = ?1 AND batch = ?2";
         let found = self.query_rows(query, &[&lane, &batch], |row| {
@@ -197,10 +205,24 @@ impl super::reader::Readers {
                 sha256: row.get::<_, Vec<u8>>(3)?.try_into().unwrap_or_default(),
                 fixed: row.get(4)?,
                 replays: count(5)?,
+                sink_note: Some(row.get::<_, String>(6)?).filter(|note| !note.is_empty()),
             })
         });
         Ok(found?.pop())
     }
+}
+
+/// The note that goes with a replay that waits: that of the batch that its letters fell out of.
+pub(super) fn sink_note(
+    connection: &Connection,
+    lane: LaneNumber,
+    number: BatchNumber,
+) -> rusqlite::Result<Option<String>> {
+    let query = "SELECT known.sink_note FROM replaying JOIN dead_letters AS letter ON letter.id = letter
+                 JOIN letter_batches AS known ON known.lane = letter.lane AND known.batch = letter.batch
+                 WHERE replaying.lane = ?1 AND replaying.number = ?2
+                 AND letter.plugin_sha256 IS NULL AND known.sink_note <> '' LIMIT 1";
+    super::state::value(connection, query, params![lane.0, number.0.cast_signed()])
 }
 
 /// Replays behind one of them.
@@ -310,6 +332,10 @@ impl Writer {
             let row = LetterRow::of_stage(again, &source, number, &identity, at);
             self.return_letter(transaction, *letter, &row)?;
         }
+        let further = seal.further.iter().map(|letter| letter.record.stored_bytes(&identity)).sum();
+        let own = self.replaced_bytes(transaction, number, batch.number)?;
+        // It was seen before that they can have room.
+        drop(self.make_room_for_letters(transaction, further, own)?);
         for letter in &seal.further {
             let row = LetterRow::of_stage(letter, &source, number, &identity, at);
             self.write_letter(transaction, &row)?;
@@ -344,7 +370,7 @@ impl Writer {
     ) -> Result<i64, JournalError> {
         let ReplaySeal { batch, stage, of, letters, .. } = seal;
         if seal.replays > 0 {
-            let count = "INSERT INTO letter_batches VALUES (?1, ?2, 0, 0, 0, x'', '', ?3)
+            let count = "INSERT INTO letter_batches VALUES (?1, ?2, 0, 0, 0, x'', '', ?3, '')
                          ON CONFLICT (lane, batch) DO UPDATE SET replays = ?3";
             let parameters = params![number.0, of, seal.replays.cast_signed()];
             self.execute(transaction, "counting replays", count, parameters)?;
@@ -426,20 +452,65 @@ impl Writer {
         seal: &ReplaySeal,
     ) -> Result<Option<JournalError>, JournalError> {
         let identity = seal.batch.identity(&self.state.lanes[&number].name);
-        let letters = seal.returned.iter().map(|(_, letter)| letter).chain(&seal.further);
-        let bytes: u64 = letters.map(|letter| letter.record.stored_bytes(&identity)).sum();
+        let size = |letter: &StageLetter| letter.record.stored_bytes(&identity);
+        let further = seal.further.iter().map(size).sum::<u64>();
+        let returned = seal.returned.iter().map(|(_, letter)| letter);
+        if let Some(error) = self.made_fit(transaction, seal, further + seal.made_bytes)? {
+            return Ok(Some(error));
+        }
         if let Some(Repair { letter, payload, .. }) = &seal.repair {
             let query = "SELECT octet_length(payload) FROM dead_letters WHERE id = ?1";
             let before: Option<i64> =
                 self.value(transaction, "reading a dead letter", query, [letter])?;
             let more = (payload.len() as u64).saturating_sub(before.unwrap_or(0).cast_unsigned());
-            if !self.letters_fit(more) {
+            if !self.letters_fit(more, 0) {
                 return Ok(Some(self.letters_have_no_room(more)));
             }
         }
         let repaired = seal.repair.as_ref().map_or(0, |repair| repair.payload.len() as u64);
-        Ok(self.letters_lack_pages(bytes + repaired))
+        let updated = updated_bytes(returned.map(|letter| &letter.record), &identity);
+        Ok(self.letters_lack_pages(further + updated + repaired))
     }
+
+    /// Whether the store can hold all that plugins made of the letters in their place, whatever comes of it. What does not
+    /// fit is not begun: a lane that waits with it for room would hold its other records up.
+    fn made_fit(
+        &self,
+        transaction: &Connection,
+        seal: &ReplaySeal,
+        made: u64,
+    ) -> Result<Option<JournalError>, JournalError> {
+        if made == 0 {
+            return Ok(None);
+        }
+        let mut own = 0;
+        for letter in &seal.letters {
+            own += self.look_at_letter(transaction, *letter)?.map_or(0, |letter| letter.bytes);
+        }
+        let fit = match self.letters.on_full {
+            LettersOnFull::Hold => made <= own || self.letters_fit(made, own),
+            // All but what is under way would be dropped.
+            LettersOnFull::DropOldest => {
+                self.under_way_bytes(transaction)? + made.max(own) <= self.letters.bytes_max
+            }
+        };
+        Ok((!fit).then(|| self.letters_have_no_room(made.saturating_sub(own))))
+    }
+}
+
+/// What rows take for a moment that become letters of a batch again: each is written anew before its old pages are free, and
+/// those of the one before it are then.
+pub(super) fn updated_bytes<'a>(
+    records: impl Iterator<Item = &'a LetterRecord>,
+    batch: &str,
+) -> u64 {
+    let (mut largest, mut texts) = (0, 0);
+    for record in records {
+        largest = largest.max(record.stored_bytes(batch));
+        // In its row and in the index.
+        texts += (record.reason.len() + 2 * batch.len()) as u64;
+    }
+    largest + texts
 }
 
 pub(super) fn part_keys(lane: LaneNumber, batch: BatchNumber) -> [i64; 2] {

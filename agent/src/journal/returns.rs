@@ -1,17 +1,17 @@
 //! What comes of a replay: letters that go, letters that are open again, and what their inputs count as. See `replay.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::apply::Group;
 use super::batches::{Shown, counted_bytes};
 use super::error::JournalError;
-use super::letters::{self, Gone, LetterRow};
+use super::letters::{self, BYTES, Gone, LetterRow};
 use super::outcome::{AckOperation, SinkLetters};
-use super::replay::{Repair, part_keys};
+use super::replay::{Repair, part_keys, updated_bytes};
 use super::writer::Writer;
-use crate::limits::REPLAYS_MAX;
+use crate::limits::{LETTER_ROW_BYTES, REPLAYS_MAX};
 use crate::record::id::{BatchNumber, LaneNumber, Seq};
 
 /// What an input counts as once no letter of it is left.
@@ -31,6 +31,9 @@ impl End {
     }
 }
 
+/// Letters of a replay whose records go as they are, by the identities of those.
+type KnownLetters = BTreeMap<String, i64>;
+
 impl Writer {
     /// Whether a batch is a replay that waits for its outcome.
     pub(super) fn is_replay(&self, lane: LaneNumber, number: BatchNumber) -> bool {
@@ -44,23 +47,24 @@ impl Writer {
         group: &mut Group,
         operation: AckOperation,
     ) -> Result<(), JournalError> {
-        let bytes = operation.letters_bytes();
         let AckOperation { lane: number, batch: key, identity, finished, letters, already, .. } =
             operation;
         let Some((letters, reply)) = letters else {
             tracing::error!("Ack of a replay without word of its letters, not taken");
             return Ok(());
         };
-        if !letters.letters.is_empty()
-            && let Some(error) = self.letters_lack_pages(bytes)
-        {
-            // Whoever asked may have given up waiting.
-            drop(reply.send(Err(error)));
-            return Ok(());
-        }
+        let known = match self.returns_fit(transaction, number, key.number(), &identity, &letters) {
+            Ok(Ok(known)) => known,
+            Ok(Err(error)) => {
+                // Whoever asked may have given up waiting.
+                drop(reply.send(Err(error)));
+                return Ok(());
+            }
+            Err(error) => return group.answer_with(reply, Err(error)),
+        };
         group.answer(reply, ());
         let given_up = letters.letters.len() as u64;
-        self.return_letters(transaction, number, key.number(), &identity, &letters)?;
+        self.return_letters(transaction, (number, key.number()), &identity, &letters, &known)?;
         let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
         let Some(done) = lane.replays.pop_front() else { return Ok(()) };
         let delivered = done.records.saturating_sub(given_up);
@@ -95,20 +99,58 @@ impl Writer {
         self.write_lane(transaction, number)
     }
 
-    /// Makes letters again of what a replay did not deliver.
-    fn return_letters(
+    /// The letters that records of a replay are, or why those that are none have no room as new ones.
+    fn returns_fit(
         &mut self,
         transaction: &Connection,
         number: LaneNumber,
         batch: BatchNumber,
         identity: &str,
         letters: &SinkLetters,
-    ) -> Result<(), JournalError> {
+    ) -> Result<Result<KnownLetters, JournalError>, JournalError> {
+        if letters.letters.is_empty() {
+            return Ok(Ok(KnownLetters::new()));
+        }
+        let known = self.known_letters(transaction, number, batch)?;
+        let (old, new): (Vec<_>, Vec<_>) =
+            letters.letters.iter().partition(|letter| known.contains_key(&letter.identity));
+        let bytes = new.iter().map(|letter| letter.stored_bytes(identity)).sum();
+        let own = self.replaced_bytes(transaction, number, batch)?;
+        if let Some(error) = self.make_room_for_letters(transaction, bytes, own)? {
+            return Ok(Err(error));
+        }
+        let updated = updated_bytes(old.into_iter(), identity);
+        Ok(self.letters_lack_pages(bytes + updated).map_or(Ok(known), Err))
+    }
+
+    /// What the letters of a replay take that are replaced by what transforms made of them.
+    pub(super) fn replaced_bytes(
+        &self,
+        transaction: &Connection,
+        number: LaneNumber,
+        batch: BatchNumber,
+    ) -> Result<u64, JournalError> {
+        let query = format!(
+            "SELECT coalesce(sum({BYTES}), 0) + count(*) * {LETTER_ROW_BYTES} FROM dead_letters
+             WHERE plugin_sha256 IS NOT NULL
+             AND id IN (SELECT letter FROM replaying WHERE lane = ?1 AND number = ?2)"
+        );
+        let key = params![number.0, batch.0.cast_signed()];
+        let bytes: Option<i64> = self.value(transaction, "measuring dead letters", &query, key)?;
+        Ok(bytes.unwrap_or(0).cast_unsigned())
+    }
+
+    fn known_letters(
+        &self,
+        transaction: &Connection,
+        number: LaneNumber,
+        batch: BatchNumber,
+    ) -> Result<KnownLetters, JournalError> {
         let failed = |source| JournalError::sqlite(&self.path, "reading a replay", source);
         // A record of a letter that a transform gave up is another one than the letter's, whatever its identity.
         let query = "SELECT record, id FROM replaying JOIN dead_letters ON id = letter
                      WHERE replaying.lane = ?1 AND number = ?2 AND plugin_sha256 IS NULL";
-        let known: BTreeMap<String, i64> = transaction
+        transaction
             .prepare_cached(query)
             .and_then(|mut statement| {
                 let rows = statement
@@ -117,7 +159,18 @@ impl Writer {
                     })?;
                 rows.collect()
             })
-            .map_err(failed)?;
+            .map_err(failed)
+    }
+
+    /// Makes letters again of what a replay did not deliver.
+    fn return_letters(
+        &mut self,
+        transaction: &Connection,
+        (number, batch): (LaneNumber, BatchNumber),
+        identity: &str,
+        letters: &SinkLetters,
+        known: &KnownLetters,
+    ) -> Result<(), JournalError> {
         let records = self.state.lanes.get(&number).and_then(|lane| lane.replays.front());
         let is_whole = records.is_some_and(|batch| batch.records == letters.letters.len() as u64);
         let whole = if is_whole { letters.letters.len() as u64 } else { 0 };
@@ -135,7 +188,34 @@ impl Writer {
                 None => self.write_letter(transaction, &row)?,
             }
         }
+        if letters.may_be_sent() {
+            self.note_letter_batch(transaction, number, identity, None)?;
+        }
         Ok(())
+    }
+
+    /// Notes where the sink would look for letters of a batch that it may have sent: where it would have looked for those of
+    /// `before`, out of which they fell first, or as it does now. The earliest note stays.
+    pub(super) fn note_letter_batch(
+        &self,
+        transaction: &Connection,
+        lane: LaneNumber,
+        batch: &str,
+        before: Option<&str>,
+    ) -> Result<(), JournalError> {
+        let (from, key) = match before {
+            Some(_) => (
+                "SELECT sink_note AS note FROM letter_batches WHERE lane = ?1 AND batch = ?3",
+                before,
+            ),
+            None => ("SELECT note FROM sink_notes WHERE lane = ?1 AND ?3 IS NULL", None),
+        };
+        let note = format!(
+            "INSERT INTO letter_batches SELECT ?1, ?2, 0, 0, 0, x'', '', 0, note FROM ({from}) WHERE note <> ''
+             ON CONFLICT (lane, batch) DO UPDATE SET sink_note = excluded.sink_note WHERE sink_note = ''"
+        );
+        let parameters = params![lane.0, batch, key];
+        self.execute(transaction, "noting where letters may be", &note, parameters).map(drop)
     }
 
     /// A letter is open again, for another reason. What its record is stays.
@@ -164,7 +244,10 @@ impl Writer {
         self.count_change(transaction, id, before)?;
         let open = "DELETE FROM replaying WHERE letter = ?1";
         self.execute(transaction, "opening a dead letter", open, [id])?;
-        if let (Some(lane), Some(old)) = (row.lane, old) {
+        if let (Some(lane), Some(old), Some(new)) = (row.lane, old, row.batch) {
+            if row.plugin_sha256.is_none() && old != new {
+                self.note_letter_batch(transaction, lane, new, Some(&old))?;
+            }
             self.forget_letter_batch(transaction, lane, &old)?;
         }
         Ok(())
@@ -202,7 +285,7 @@ impl Writer {
         Ok(())
     }
 
-    fn look_at_letter(
+    pub(super) fn look_at_letter(
         &self,
         transaction: &Connection,
         id: i64,
@@ -228,14 +311,7 @@ impl Writer {
             .and_then(|mut statement| statement.query_map(key, |row| row.get(0))?.collect())
             .map_err(failed)?;
         self.take_away(transaction, &delivered, (End::Delivered, identity))?;
-        let end = "UPDATE replays SET ended_at = ?3 WHERE lane = ?1 AND number = ?2";
-        let parameters = params![lane.0, number.0.cast_signed(), self.clock.now().0];
-        self.execute(transaction, "ending a replay", end, parameters)?;
-        // The oldest go, but for those that are under way.
-        let bound = "DELETE FROM replays WHERE ended_at IS NOT NULL
-                     AND id <= (SELECT max(id) FROM replays) - ?1";
-        let most = self.ring_rows(REPLAYS_MAX).cast_signed();
-        self.execute(transaction, "forgetting replays", bound, [most])?;
+        self.write_end(transaction, lane, number)?;
         let query = "SELECT batch, delivered, already, dropped, returned, class FROM replays
                      WHERE lane = ?1 AND number = ?2";
         let told = transaction
@@ -264,6 +340,28 @@ impl Writer {
         // Whoever waits for room looks again.
         self.letters_have_room_again();
         Ok(())
+    }
+
+    /// Says when a replay had its outcome, and forgets the oldest ones.
+    fn write_end(
+        &self,
+        transaction: &Connection,
+        lane: LaneNumber,
+        number: BatchNumber,
+    ) -> Result<(), JournalError> {
+        // Later than all others, whatever the clock says: by that it is seen which ended first.
+        let end = "UPDATE replays SET ended_at =
+                     max(?3, coalesce((SELECT max(ended_at) + 1 FROM replays), 0))
+                   WHERE lane = ?1 AND number = ?2";
+        let parameters = params![lane.0, number.0.cast_signed(), self.clock.now().0];
+        self.execute(transaction, "ending a replay", end, parameters)?;
+        // Those that ended first go. The largest id stays, so that it is not given again.
+        let bound = "DELETE FROM replays WHERE ended_at <
+                       (SELECT ended_at FROM replays WHERE ended_at IS NOT NULL
+                        ORDER BY ended_at DESC LIMIT 1 OFFSET ?1)
+                     AND id < (SELECT max(id) FROM replays)";
+        let most = self.ring_rows(REPLAYS_MAX).cast_signed();
+        self.execute(transaction, "forgetting replays", bound, [most - 1]).map(drop)
     }
 
     /// Deletes letters of a replay, and counts their inputs for what became of them.
@@ -370,7 +468,7 @@ impl Writer {
         identity: &str,
     ) -> Result<(), JournalError> {
         let keep = "INSERT INTO letter_batches
-                    SELECT lane, ?4, first_seq, last_seq, sealed_at, sha256, fixed, 0 FROM batches
+                    SELECT lane, ?4, first_seq, last_seq, sealed_at, sha256, fixed, 0, '' FROM batches
                     WHERE lane = ?1 AND number = ?2 AND suffix = ?3
                     ON CONFLICT (lane, batch) DO UPDATE SET first_seq = excluded.first_seq,
                         last_seq = excluded.last_seq, sealed_at = excluded.sealed_at,
@@ -387,17 +485,19 @@ impl Writer {
 
     /// Forgets a batch that no letter fell out of any more.
     fn forget_letter_batch(
-        &self,
+        &mut self,
         transaction: &Connection,
         lane: LaneNumber,
         batch: &str,
     ) -> Result<(), JournalError> {
         // Such a batch may still wait in the order, and leave letters later: what was counted of it must not begin anew.
-        let waits = self.state.lanes.get(&lane).is_some_and(|lane| {
-            Shown::of_identity(&lane.name, batch)
-                .is_none_or(|shown| lane.unacked.iter().any(|batch| batch.number == shown.number))
+        let row = self.state.lanes.get_mut(&lane);
+        let waiting = row.filter(|row| {
+            let shown = Shown::of_identity(&row.name, batch);
+            shown.is_none_or(|shown| row.unacked.iter().any(|batch| batch.number == shown.number))
         });
-        if waits {
+        if let Some(row) = waiting {
+            row.has_idle_letter_batches = true;
             return Ok(());
         }
         let forget = "DELETE FROM letter_batches WHERE lane = ?1 AND batch = ?2 AND NOT EXISTS
@@ -406,19 +506,24 @@ impl Writer {
         self.execute(transaction, "forgetting a batch of letters", forget, parameters).map(drop)
     }
 
-    /// Forgets what was kept of batches that waited when their last letter went.
+    /// Forgets what was kept of batches that waited when their last letter went, and wait no more.
     pub(super) fn forget_letter_batches(
-        &self,
+        &mut self,
         transaction: &Connection,
         lane: LaneNumber,
     ) -> Result<(), JournalError> {
-        let waits = self.state.lanes.get(&lane).is_some_and(|lane| !lane.unacked.is_empty());
-        if waits {
-            return Ok(());
+        let query = "SELECT batch FROM letter_batches WHERE lane = ?1 AND NOT EXISTS (SELECT 1
+                     FROM dead_letters AS letter WHERE letter.lane = ?1 AND letter.batch = letter_batches.batch)";
+        let idle: Vec<String> = transaction
+            .prepare_cached(query)
+            .and_then(|mut statement| statement.query_map([lane.0], |row| row.get(0))?.collect())
+            .map_err(|source| {
+                JournalError::sqlite(&self.path, "reading batches of letters", source)
+            })?;
+        if let Some(row) = self.state.lanes.get_mut(&lane) {
+            row.has_idle_letter_batches = false;
         }
-        let forget = "DELETE FROM letter_batches WHERE lane = ?1 AND NOT EXISTS (SELECT 1
-                      FROM dead_letters AS letter WHERE letter.lane = ?1 AND letter.batch = letter_batches.batch)";
-        self.execute(transaction, "forgetting batches of letters", forget, [lane.0]).map(drop)
+        idle.iter().try_for_each(|batch| self.forget_letter_batch(transaction, lane, batch))
     }
 
     /// Writes what a batch of the order counts.
@@ -440,22 +545,54 @@ impl Writer {
         self.execute(transaction, "counting inputs", update, parameters).map(drop)
     }
 
-    /// The first of some letters that is under way, and in which batch.
-    pub(super) fn letter_under_way(
+    /// The replay that a letter is under way in: its lane, its number there, and the identity that it goes out under.
+    pub(super) fn replay_of(
         &self,
         transaction: &Connection,
-        ids: &[i64],
-    ) -> Result<Option<(i64, String)>, JournalError> {
-        let query = "SELECT coalesce(replays.batch, '') FROM replaying
-                     LEFT JOIN replays USING (lane, number) WHERE letter = ?1";
-        let ids: BTreeSet<_> = ids.iter().collect();
-        for id in ids {
-            let batch: Option<String> =
-                self.value(transaction, "looking for replays", query, [id])?;
-            if let Some(batch) = batch {
-                return Ok(Some((*id, batch)));
-            }
+        letter: i64,
+    ) -> Result<Option<(LaneNumber, BatchNumber, String)>, JournalError> {
+        let query = "SELECT replaying.lane, replaying.number, coalesce(replays.batch, '')
+                     FROM replaying LEFT JOIN replays USING (lane, number) WHERE letter = ?1";
+        let row = |row: &rusqlite::Row<'_>| {
+            let number = BatchNumber(row.get::<_, i64>(1)?.cast_unsigned());
+            Ok((LaneNumber(row.get(0)?), number, row.get(2)?))
+        };
+        transaction
+            .prepare_cached(query)
+            .and_then(|mut statement| statement.query_row([letter], row).optional())
+            .map_err(|source| JournalError::sqlite(&self.path, "looking for replays", source))
+    }
+
+    /// Ends a replay whose lane does not run, so that nobody delivers it: all of its letters are open again.
+    pub(super) fn cancel_replay(
+        &mut self,
+        transaction: &Connection,
+        lane: LaneNumber,
+        number: BatchNumber,
+        identity: &str,
+    ) -> Result<(), JournalError> {
+        let key = params![lane.0, number.0.cast_signed()];
+        let Some(row) = self.state.lanes.get_mut(&lane) else { return Ok(()) };
+        let was_cut =
+            row.replays.iter().any(|piece| piece.number == number && !piece.suffix.is_empty());
+        row.replays.retain(|piece| piece.number != number);
+        if was_cut {
+            // The destination may have a piece of it: nothing of it goes out again as what was one batch.
+            let part = "UPDATE dead_letters SET whole = 0 WHERE id IN
+                        (SELECT letter FROM replaying WHERE lane = ?1 AND number = ?2)";
+            self.execute(transaction, "opening dead letters", part, key)?;
         }
-        Ok(None)
+        let end = "UPDATE replays SET class = 'cancelled', returned = returned +
+                     (SELECT count(*) FROM replaying WHERE lane = ?1 AND number = ?2)
+                   WHERE lane = ?1 AND number = ?2";
+        self.execute(transaction, "ending a replay", end, key)?;
+        let open = "DELETE FROM replaying WHERE lane = ?1 AND number = ?2";
+        self.execute(transaction, "opening dead letters", open, key)?;
+        let delete = "DELETE FROM batches WHERE lane = ?1 AND number = ?2";
+        self.execute(transaction, "deleting a batch", delete, key)?;
+        let delete = "DELETE FROM batch_parts WHERE key BETWEEN ?1 AND ?2";
+        self.execute(transaction, "deleting parts", delete, part_keys(lane, number))?;
+        tracing::warn!(batch = identity, "Replay of a lane that does not run is cancelled");
+        self.write_end(transaction, lane, number)
     }
 }

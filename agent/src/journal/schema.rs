@@ -152,6 +152,8 @@ const MIGRATIONS: &[&str] = &[
         sha256 BLOB NOT NULL,
         fixed TEXT NOT NULL,
         replays INTEGER NOT NULL,
+        -- the note of the lane's sink when it gave them up, where it may have sent them
+        sink_note TEXT NOT NULL DEFAULT '',
         PRIMARY KEY (lane, batch)
     ) WITHOUT ROWID;
     -- letters that are on their way again: in which batch of their lane

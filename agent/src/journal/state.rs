@@ -114,6 +114,8 @@ pub(super) struct LaneRow {
     /// Those made of dead letters, which stand outside the order.
     pub(super) replays: VecDeque<UnackedState>,
     pub(super) totals: LaneTotals,
+    /// Something may be kept of batches that no letter fell out of any more: it goes when they do.
+    pub(super) has_idle_letter_batches: bool,
 }
 
 impl LaneRow {
@@ -328,6 +330,7 @@ fn lane_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<LaneRow>> {
             not_taken: count(13)?,
             outputs_delivered: count(14)?,
         },
+        has_idle_letter_batches: true,
     }))
 }
 

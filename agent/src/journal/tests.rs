@@ -97,7 +97,7 @@ fn range_batch(opened: &OpenedLane, first: u64, last: u64) -> Seal {
 }
 
 /// Changes the database while no agent has it.
-fn tamper(directory: &Path, sql: &str) {
+pub(crate) fn tamper(directory: &Path, sql: &str) {
     #[expect(clippy::disallowed_methods, reason = "the test plants a fault")]
     let database = rusqlite::Connection::open(directory.join("journal.db")).unwrap();
     database.execute_batch(sql).unwrap();

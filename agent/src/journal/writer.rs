@@ -12,7 +12,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -76,7 +76,7 @@ pub(super) struct OpenedStream {
 pub(super) enum Operation {
     Append(AppendOperation),
     OpenStream { source: SourceId, reply: Reply<OpenedStream> },
-    OpenLane { spec: LaneSpec, reply: Reply<OpenedLane> },
+    OpenLane { spec: LaneSpec, runs: Weak<()>, reply: Reply<OpenedLane> },
     Part(PartOperation),
     DiscardParts { lane: LaneNumber, session: u64 },
     Seal(Box<SealOperation>),
@@ -249,6 +249,8 @@ pub(super) struct Writer {
     pub(super) path: PathBuf,
     pub(super) state: State,
     pub(super) sessions: HashMap<Session, u64>,
+    /// Lanes that were opened: gone when nobody has them open any more.
+    pub(super) running: HashMap<LaneNumber, Weak<()>>,
     pub(super) encoder: Encoder,
     pub(super) epoch: Epoch,
     pub(super) boot: [u8; 16],
@@ -327,6 +329,11 @@ impl Writer {
         self.state.streams.get(&stream).map_or(Seq(0), |stream| Seq(stream.next_seq.0 - 1))
     }
 
+    /// Whether somebody has a lane open, and delivers what it has sealed.
+    pub(super) fn runs(&self, lane: LaneNumber) -> bool {
+        self.running.get(&lane).is_some_and(|runs| runs.strong_count() > 0)
+    }
+
     /// A journal that is held has nothing to do by itself.
     fn has_deletes_left(&self) -> bool {
         self.connection.is_some() && self.state.streams.values().any(|stream| stream.deletes_left)
@@ -362,6 +369,7 @@ impl Writer {
         }
         // Taken out for the transaction, so that the rest of the writer can be changed along with it.
         let Some(connection) = self.connection.take() else { return stop };
+        let letters = (self.letters.clone(), self.quota.letters_block);
         let result = self.transact(&connection, &mut group, &mut rest);
         self.connection = Some(connection);
         self.last_commit = self.clock.monotonic();
@@ -384,6 +392,9 @@ impl Writer {
             Err(error) => {
                 let is_full = error.is_full();
                 self.quota.giving_up = GivenUp::default();
+                // Who waits for room still does.
+                (self.letters, self.quota.letters_block) = letters;
+                self.publish_room();
                 self.group_failed(group, rest, error);
                 if is_full {
                     self.met_full();

@@ -69,7 +69,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_journal_allows_one_batch_and_a_roomy_one_an_eighth() {
-        let roomy = Pace { tight: false, batch_bytes_max: 100, ahead_bytes_max: 100 };
+        let roomy = Pace { batch_bytes_max: 100, ahead_bytes_max: 100, ..Pace::default() };
         let (sender, mut pace) = watch::channel(roomy);
         let ahead = Ahead::new(0);
         let may = |ahead: &Ahead, pace: &mut watch::Receiver<Pace>| {

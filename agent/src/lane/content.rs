@@ -26,6 +26,7 @@ pub(super) fn sealed_batch(
         fixed: batch.fixed.as_str().into(),
         sha256: batch.sha256,
         earlier,
+        note: batch.variant.sink_note.as_deref().map(Arc::from),
         content: Arc::new(content),
     }
 }

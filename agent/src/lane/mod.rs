@@ -79,7 +79,7 @@ use config::StormConfig;
 use deliver::{Deliverer, Settled, holds_deliveries};
 use memory::LaneMemory;
 use output::Output;
-use replay::{PlanBounds, ReplayError};
+use replay::{Carried, PlanBounds, ReplayError};
 use retry::Rules;
 use seal::{Range, SealedRun, Sealer};
 use status::{LaneState, LaneStatus};
@@ -151,8 +151,11 @@ pub async fn run(
             .expect("the constants are in order");
     let mut failures = 0;
     let breaker = Arc::new(Mutex::new(Breaker::new(parts.storm)));
+    // The lane runs also between two of its sessions.
+    let mut held_open = None;
     loop {
-        let error = match session(&parts, &journal, &control, &status, &breaker).await {
+        let ended = session(&parts, &journal, &control, &status, &breaker, &mut held_open).await;
+        let error = match ended {
             Ok(end) => {
                 control.desk.end();
                 let state = match end {
@@ -206,8 +209,10 @@ async fn session(
     control: &LaneControl,
     status: &Arc<LaneStatus>,
     breaker: &Arc<Mutex<Breaker>>,
+    held_open: &mut Option<LaneJournal>,
 ) -> Result<LaneEnd, LaneError> {
     let (lane, mut opened) = journal.lane(parts.spec.clone()).await?;
+    *held_open = Some(lane.clone());
     let place = Arc::new(LanePlace {
         lane: opened.name.clone(),
         agent: parts.spec.agent.clone(),
@@ -431,9 +436,9 @@ async fn take_order(
     status.set(before);
     // Whoever asked may have given up waiting; what is sealed goes out all the same.
     match done {
-        Ok((replayed, batches)) => {
+        Ok(Carried { replayed, batches, ended }) => {
             let _unheard = answer.send(Ok(replayed));
-            Ok((sealer, batches))
+            ended.map_or(Ok((sealer, batches)), Err)
         }
         Err(error) => {
             let _unheard = answer.send(Err(ReplayError::Failed(Chain(&error).to_string())));

@@ -22,6 +22,8 @@ pub(super) struct Output {
     place: PartPlace,
     hash: ContentHash,
     records: u64,
+    /// Payloads, headers and subjects of the records.
+    content_bytes: u64,
     /// Bytes that the output may still have.
     bytes_left: usize,
     /// Input records that have an output: their seqs ascend, so each change is one.
@@ -36,6 +38,8 @@ pub(super) struct Output {
 /// What the output came to.
 pub(super) struct Made {
     pub(super) records: u64,
+    /// Payloads, headers and subjects of the records.
+    pub(super) content_bytes: u64,
     pub(super) parts: u64,
     pub(super) sha256: [u8; 32],
     pub(super) inputs: Vec<Seq>,
@@ -65,6 +69,7 @@ impl Output {
             place,
             hash: ContentHash::default(),
             records: 0,
+            content_bytes: 0,
             bytes_left: 0,
             inputs: Vec::new(),
             stored_bytes: 0,
@@ -99,6 +104,7 @@ impl Output {
         self.frames.clear();
         self.hash = ContentHash::default();
         self.records = 0;
+        self.content_bytes = 0;
         self.inputs.clear();
         self.stored_bytes = 0;
         if let Some(partitions) = &mut self.partitions {
@@ -127,6 +133,8 @@ impl Output {
         }
         self.hash.update(record);
         self.records += 1;
+        let bytes = record.payload.len() + record.headers.as_bytes().len() + record.subject.len();
+        self.content_bytes += bytes as u64;
         if self.inputs.last() != Some(&record.seq) {
             self.inputs.push(record.seq);
         }
@@ -140,6 +148,7 @@ impl Output {
         }
         Ok(Made {
             records: self.records,
+            content_bytes: self.content_bytes,
             parts: self.place.part,
             sha256: std::mem::take(&mut self.hash).finish(),
             inputs: std::mem::take(&mut self.inputs),

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::control::Desk;
 use super::error::LaneError;
+use super::output::Made;
 use super::seal::Sealer;
 use super::stage::SetAside;
 use super::status::{LaneState, LaneStatus};
@@ -26,8 +27,8 @@ use crate::journal::{
     StageLetter, StateChange, StoredBatch, Variant,
 };
 use crate::limits::{
-    CHUNK_BYTES_MAX, PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR, RECORD_BYTES_MAX,
-    REPLAY_LETTERS_MAX,
+    CHUNK_BYTES_MAX, LETTER_ROW_BYTES, PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR,
+    RECORD_BYTES_MAX, REPLAY_LETTERS_MAX,
 };
 use crate::plugin::StateDelta;
 use crate::record::batch::{BatchFacts, FrameBlock};
@@ -104,6 +105,8 @@ pub struct PlanBounds {
     pub bytes_max: u64,
     /// Bytes of the letters of all batches, behind which none is begun.
     pub total_bytes_max: u64,
+    /// Batches; one is let through.
+    pub batches_max: u64,
 }
 
 /// A replay that was sealed.
@@ -174,6 +177,7 @@ impl PlanBounds {
             records_max: u64::from(batch.records_max),
             bytes_max: batch.bytes_max.0.min(pace.batch_bytes_max),
             total_bytes_max: pace.ahead_bytes_max,
+            batches_max: pace.replays_max,
         }
     }
 }
@@ -278,12 +282,10 @@ fn plan_of(
         let is_whole = is_all && known && !is_of_transform && !is_repair;
         let replays = counted.entry(of.clone()).or_insert(batch.map_or(0, |batch| batch.replays));
         for piece in pieces(letters, bounds, is_whole) {
-            if total > 0 && total >= bounds.total_bytes_max {
-                plan.left_out.extend(piece.iter().map(|letter| LeftOut {
-                    letter: letter.id,
-                    reason: "one order has no room for more; it goes with the next one".to_owned(),
-                    is_for_later: true,
-                }));
+            let is_full =
+                total >= bounds.total_bytes_max || plan.batches.len() as u64 >= bounds.batches_max;
+            if is_full && !plan.batches.is_empty() {
+                plan.left_out.extend(piece.iter().map(|letter| LeftOut::for_later(letter.id)));
                 continue;
             }
             let number = if is_whole { 0 } else { *replays + 1 };
@@ -371,6 +373,35 @@ fn why_not(letter: &Letter, lane: &LaneName, transforms: &[String]) -> Option<St
     None
 }
 
+/// What an order has come to, for the lane.
+#[derive(Debug, Default)]
+pub(super) struct Carried {
+    /// For whoever gave it.
+    pub(super) replayed: Replayed,
+    /// What is to be delivered now.
+    pub(super) batches: Vec<StoredBatch>,
+    /// Why the session cannot go on: what was sealed waits for the next one.
+    pub(super) ended: Option<LaneError>,
+}
+
+impl Carried {
+    fn leave_out(&mut self, planned: PlannedReplay, error: &LaneError) {
+        let reason = Chain(error).to_string();
+        self.replayed.left_out.extend(planned.letters.into_iter().map(|letter| LeftOut {
+            letter: letter.id,
+            reason: reason.clone(),
+            is_for_later: false,
+        }));
+    }
+}
+
+impl LeftOut {
+    fn for_later(letter: i64) -> Self {
+        let reason = "one order has no room for more; it goes with the next one".to_owned();
+        Self { letter, reason, is_for_later: true }
+    }
+}
+
 impl Plan {
     fn leave_out(&mut self, letter: i64, reason: String) {
         self.left_out.push(LeftOut { letter, reason, is_for_later: false });
@@ -381,48 +412,61 @@ impl Sealer {
     /// Seals what an order asks for. Blocks. The lane's session has not begun to run or deliver.
     ///
     /// # Errors
-    /// When the journal fails, so that the session cannot go on. What else goes wrong leaves the letters concerned out.
+    /// When it cannot be worked out what that is. What goes wrong later leaves the letters concerned out.
     pub(super) fn replay(
         &mut self,
         selection: &Selection,
         journal: &Journal,
         bounds: PlanBounds,
-    ) -> Result<(Replayed, Vec<StoredBatch>), LaneError> {
+    ) -> Result<Carried, LaneError> {
         let lane = self.place.lane.clone();
         let plan = plan(journal, &lane, &self.transform_names, bounds, selection)?;
-        let mut done = Replayed { sealed: Vec::new(), left_out: plan.left_out };
-        let mut batches = Vec::new();
+        let mut carried = Carried::default();
+        carried.replayed.left_out = plan.left_out;
         let mut to_seal: VecDeque<_> = plan.batches.into();
         while let Some(planned) = to_seal.pop_front() {
+            let sealed = carried.replayed.sealed.len() as u64;
+            if sealed > 0 && sealed >= bounds.batches_max {
+                // What was cut has made more of them.
+                let letters = planned.letters.iter().map(|letter| LeftOut::for_later(letter.id));
+                carried.replayed.left_out.extend(letters);
+                continue;
+            }
             let payload = selection.payload.as_deref();
-            match self.seal_replay(&planned, payload) {
+            let error = match self.seal_replay(&planned, payload) {
                 Ok((id, batch)) => {
                     if batch.records > 0 {
-                        batches.push(batch);
+                        carried.batches.push(batch);
                     }
-                    done.sealed.push(SealedReplay { id, planned });
+                    carried.replayed.sealed.push(SealedReplay { id, planned });
+                    continue;
                 }
+                Err(error) => error,
+            };
+            let ended = if ends_session(&error) { Err(error) } else { self.forget(error) };
+            match ended {
                 // What its plugins or its files make too much of goes in two.
-                Err(LaneError::OutputTooLarge | LaneError::TooManyPartitions { .. })
+                Ok(LaneError::OutputTooLarge | LaneError::TooManyPartitions { .. })
                     if planned.letters.len() > 1 && planned.replays > 0 =>
                 {
-                    self.output.restart(0)?;
                     cut(&mut to_seal, planned);
                 }
-                Err(error) if ends_session(&error) => return Err(error),
+                Ok(error) => carried.leave_out(planned, &error),
                 Err(error) => {
-                    self.output.restart(0)?;
-                    let reason = Chain(&error).to_string();
-                    let left_out = planned.letters.into_iter();
-                    done.left_out.extend(left_out.map(|letter| LeftOut {
-                        letter: letter.id,
-                        reason: reason.clone(),
-                        is_for_later: false,
-                    }));
+                    // Nothing of what is left can be tried in this session.
+                    to_seal.push_front(planned);
+                    to_seal.into_iter().for_each(|planned| carried.leave_out(planned, &error));
+                    carried.ended = Some(error);
+                    break;
                 }
             }
         }
-        Ok((done, batches))
+        Ok(carried)
+    }
+
+    /// Forgets what was stored of a replay that came to nothing.
+    fn forget(&mut self, error: LaneError) -> Result<LaneError, LaneError> {
+        self.output.restart(0).map(|()| error)
     }
 
     fn seal_replay(
@@ -431,8 +475,10 @@ impl Sealer {
         payload: Option<&[u8]>,
     ) -> Result<(i64, StoredBatch), LaneError> {
         let (now, _) = self.time.next(&*self.clock);
+        let mut of = self.journal.letter_batch(&planned.of)?;
+        let sink_note = of.as_mut().and_then(|of| of.sink_note.take());
         let known = match planned.replays {
-            0 => Some(self.journal.letter_batch(&planned.of)?.ok_or_else(gone)?),
+            0 => Some(of.ok_or_else(gone)?),
             _ => None,
         };
         let seqs = || planned.letters.iter().map(|letter| letter.seq);
@@ -470,7 +516,8 @@ impl Sealer {
                 fixed.map_err(|source| LaneError::Fix { batch, source })?.to_string()
             }
         };
-        let variant = Variant { shown: Some(base), replay: true, ..Variant::default() };
+        let sink_note = sink_note.filter(|_| !planned.is_of_transform);
+        let variant = Variant { shown: Some(base), replay: true, sink_note, ..Variant::default() };
         let batch = StoredBatch {
             number: self.next_batch,
             epoch: self.epoch,
@@ -486,6 +533,7 @@ impl Sealer {
         let changes = state_changes(&self.transform_names, &deltas);
         let (inputs, aside) = (&made.inputs, aside.letters);
         let seal = replay_seal(planned, batch.clone(), inputs, aside, repair, changes);
+        let seal = ReplaySeal { made_bytes: made_bytes(planned, &made), ..seal };
         let id = self.runtime.block_on(self.journal.seal_replay(seal))?;
         self.transforms.keep(deltas);
         self.next_batch = crate::record::id::BatchNumber(self.next_batch.0 + 1);
@@ -570,7 +618,16 @@ fn replay_seal(
         further,
         repair,
         state,
+        made_bytes: 0,
     }
+}
+
+/// What the records that transforms made would take as dead letters, but for the reasons.
+fn made_bytes(planned: &PlannedReplay, made: &Made) -> u64 {
+    // A record's identity is about as long as that of its batch.
+    let names = 2 * planned.identity.len() as u64;
+    let bytes = made.content_bytes + made.records * (LETTER_ROW_BYTES + names);
+    if planned.is_of_transform { bytes } else { 0 }
 }
 
 /// Puts the halves of a replay that is too much in front; those of the same batch are numbered anew.

@@ -155,7 +155,9 @@ pub(super) fn decide_replay(
             Decision::GiveUp(LetterClass::Exhausted)
         }
         // What may be an outage may be this batch's own fault too.
-        (Decision::Probe(_), _) if error.doubtful && trial.attempts >= HALF_ATTEMPTS => {
+        (Decision::Probe(_) | Decision::Again(_), _)
+            if error.doubtful && trial.attempts >= HALF_ATTEMPTS =>
+        {
             Decision::GiveUp(LetterClass::Exhausted)
         }
         _ => decision,
@@ -290,6 +292,10 @@ mod tests {
         let silence = SinkError::new(Class::Unreachable, "silence").doubtful();
         let probe = Decision::Probe(ms(100));
         let decision = decide_replay(probe, Class::Unreachable, &silence, &replay);
+        assert_eq!(decision, Decision::GiveUp(LetterClass::Exhausted));
+        // Also where others are served meanwhile, so that it is no outage.
+        let again = Decision::Again(ms(100));
+        let decision = decide_replay(again, Class::Retryable, &silence, &replay);
         assert_eq!(decision, Decision::GiveUp(LetterClass::Exhausted));
     }
 

@@ -112,6 +112,9 @@ pub struct SealedBatch {
     pub sha256: [u8; 32],
     /// Whether it was sealed before the lane's session began: it may have been sent already, and nobody knows how far.
     pub earlier: bool,
+    /// What the sink had noted, with [`Memory`](crate::sinks::Memory), when it gave these records up: they may have been sent as
+    /// long ago. None where what it notes now counts.
+    pub note: Option<Arc<str>>,
     /// Its records.
     pub content: Arc<dyn BatchContent>,
 }

@@ -251,6 +251,6 @@ pub(crate) mod tests {
         facts.partitions = partitions.map(|mut partitions| partitions.take()).unwrap_or_default();
         let fixed = builder.fix(&facts).unwrap();
         let content = Arc::new(Blocks(blocks));
-        SealedBatch { facts, fixed, sha256: [0; 32], earlier: false, content }
+        SealedBatch { facts, fixed, sha256: [0; 32], earlier: false, note: None, content }
     }
 }

@@ -9,7 +9,7 @@ use super::Handle;
 use super::error::OrderError;
 use super::handle::{LaneEntry, lane_name};
 use super::status::LaneView;
-use crate::journal::{JournalError, LaneSnapshot};
+use crate::journal::{Discarded, JournalError, LaneSnapshot};
 use crate::lane::replay::{self, Plan, PlanBounds, Replayed, Selection};
 use crate::lane::{Resolution, ResolveError};
 use crate::record::id::LaneName;
@@ -74,11 +74,15 @@ impl Handle {
         Ok(status.lanes.into_iter().filter(is_left).collect())
     }
 
-    /// Deletes dead letters by their ids, durably, and remembers who wanted it why. Gives how many there were.
+    /// Deletes dead letters by their ids, durably, and remembers who wanted it why. What a running lane is replaying is left.
     ///
     /// # Errors
     /// When the journal does not commit.
-    pub async fn discard(&self, ids: Vec<i64>, note: Option<String>) -> Result<u64, OrderError> {
+    pub async fn discard(
+        &self,
+        ids: Vec<i64>,
+        note: Option<String>,
+    ) -> Result<Discarded, OrderError> {
         Ok(self.0.journal.discard_letters(ids, note).await?)
     }
 

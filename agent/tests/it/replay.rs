@@ -225,6 +225,51 @@ fn a_repaired_record_goes_out_under_a_new_key_and_a_kill_in_between_loses_nothin
 }
 
 #[test]
+fn letters_under_way_in_a_lane_that_has_left_the_config_go_with_a_discard_of_all() {
+    let server = Server::start(|sent| match sent.method.as_str() {
+        "HEAD" => status(405),
+        // It never says what becomes of a replay.
+        _ if sent.key().contains("/r") => Reply::Stall,
+        _ => answer(200, &[], ""),
+    });
+    let home = super::http::home(
+        &server.url("/in"),
+        "format = \"json\"\nbatch = { linger = \"10ms\" }\nretry = { attempt_timeout = \"60s\" }",
+        0,
+    );
+    std::fs::write(home.path("in"), "no json\n{\"seq\":1}\nnor this\nnor that\n").unwrap();
+    let mut agent = home.start(&["run"]);
+    settled(&home, 3);
+    let id = letters(&home)[0]["id"].to_string();
+    std::fs::write(home.path("good"), "{\"seq\":0}").unwrap();
+    let good = home.path("good");
+    let arguments = ["--id", &id, "--payload", good.to_str().unwrap(), "--timeout", "1s"];
+    assert_eq!(replay(&home, &arguments).1[0]["outcome"], "under way");
+    // While its lane runs it is left, and keeps no other from going.
+    let discard = || home.output(&["dlq", "discard", "--all", "--yes", "--json"]);
+    let done = discard();
+    assert_eq!((done.status.code(), &lines(&done)[0]["discarded"]), (Some(1), &2.into()));
+    let left = &lines(&done)[0]["left_out"][0];
+    assert_eq!(left["letter"].to_string(), id, "{left}");
+    assert!(left["reason"].as_str().unwrap().contains("is being replayed as"), "{left}");
+    agent.kill();
+    let elsewhere = std::fs::read_to_string(home.config()).unwrap();
+    let elsewhere =
+        elsewhere.replace("[sinks.out]", "[sinks.other]").replace("[\"out\"]", "[\"other\"]");
+    home.configure(&elsewhere);
+    let mut agent = home.start(&["run"]);
+    wait_for("the other lane", LONG, || {
+        lane(&home).filter(|lane| lane["sink"] == "other" && lane["queued"] == 0)
+    });
+    assert_eq!(letters(&home)[0]["id"].to_string(), id);
+    let done = discard();
+    assert_eq!(done.status.code(), Some(0));
+    assert_eq!(lines(&done)[0]["left_out"], serde_json::json!([]));
+    assert!(letters(&home).iter().all(|letter| letter["lane"] != "gw/in/p/out"));
+    assert!(agent.stop().success(), "{}", home.log());
+}
+
+#[test]
 fn what_a_transform_gave_up_runs_again_from_there() {
     let server = Server::start(|_| status(200));
     let home = Home::new(&format!(

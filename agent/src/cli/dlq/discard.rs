@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use serde_json::json;
 
 use super::{FilterArgs, PlaceArgs, list, open, whose};
 use crate::admin::VERSION;
-use crate::admin::orders::{DiscardAnswer, DiscardOrder};
+use crate::admin::orders::{DiscardAnswer, DiscardOrder, LeftOutView};
 use crate::cli::check::print_problems;
 use crate::cli::journal::progress;
 use crate::cli::status::counted;
@@ -32,6 +33,9 @@ const SHOWN: usize = 20;
 /// Their payloads are gone then; `dlq export` keeps them elsewhere before. What they were, when they were discarded and the
 /// note are remembered for the newest thousand, and `dlq show ID` tells it. A lane that waits for room in the store of dead
 /// letters goes on by itself.
+///
+/// What a running lane is replaying is left, and the command ends with 1. Where the lane does not run, because it is not in the
+/// config any more or the agent is stopped, the replay is cancelled: its other letters stay, and what of it was sent is unknown.
 ///
 /// Asks before it does it; without a terminal it wants --yes. On a stopped agent it opens the journal itself.
 #[derive(Debug, clap::Args)]
@@ -89,21 +93,53 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::Failed);
         }
     }
-    let bar = progress("discarding");
-    let discarded = if chosen.agent_runs {
-        through_the_agent(args, &chosen.ids, &bar)
+    let mut done = Done { bar: progress("discarding"), discarded: 0, left: Vec::new() };
+    let result = if chosen.agent_runs {
+        through_the_agent(args, &chosen.ids, &mut done)
     } else {
-        by_ourselves(args, &chosen.ids, &bar)
+        by_ourselves(args, &chosen.ids, &mut done)
     };
-    bar.finish_and_clear();
-    let discarded = discarded?;
-    let text = if args.json {
-        format!("{}\n", serde_json::json!({ "discarded": discarded }))
-    } else {
-        format!("{} discarded\n", counted(discarded, "dead letter"))
-    };
-    crate::cli::print(text.as_bytes())?;
-    Ok(ExitCode::Done)
+    done.bar.finish_and_clear();
+    // What is done is done, also where a later page of them was not.
+    show(args, &done)?;
+    result?;
+    Ok(if done.left.is_empty() { ExitCode::Done } else { ExitCode::Failed })
+}
+
+/// What the pages came to so far.
+struct Done {
+    bar: indicatif::ProgressBar,
+    discarded: u64,
+    left: Vec<LeftOutView>,
+}
+
+impl Done {
+    fn add(&mut self, discarded: u64, left: impl IntoIterator<Item = LeftOutView>) {
+        self.discarded += discarded;
+        self.left.extend(left);
+        self.bar.set_position(self.discarded);
+    }
+}
+
+fn show(args: &Args, done: &Done) -> anyhow::Result<()> {
+    if args.json {
+        let left = done.left.iter();
+        let left: Vec<_> =
+            left.map(|left| json!({ "letter": left.letter, "reason": left.reason })).collect();
+        let line = json!({ "discarded": done.discarded, "left_out": left });
+        return crate::cli::print(format!("{line}\n").as_bytes());
+    }
+    crate::cli::print(
+        format!("{} discarded\n", counted(done.discarded, "dead letter")).as_bytes(),
+    )?;
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for left in &done.left {
+        *reasons.entry(&left.reason).or_default() += 1;
+    }
+    for (reason, count) in reasons {
+        writeln!(std::io::stderr(), "{} left: {reason}", counted(count, "dead letter"))?;
+    }
+    Ok(())
 }
 
 /// The letters that are meant, as they are now: what becomes one later is not discarded unseen.
@@ -138,7 +174,7 @@ fn dry_run(args: &Args, chosen: &Chosen) -> anyhow::Result<ExitCode> {
     if !args.json {
         crate::cli::print(described(chosen).as_bytes())?;
     } else if !args.dry_run {
-        crate::cli::print(b"{\"discarded\":0}\n")?;
+        crate::cli::print(b"{\"discarded\":0,\"left_out\":[]}\n")?;
     }
     Ok(ExitCode::Done)
 }
@@ -166,25 +202,19 @@ fn confirmed(chosen: &Chosen) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn through_the_agent(
-    args: &Args,
-    ids: &[i64],
-    bar: &indicatif::ProgressBar,
-) -> anyhow::Result<u64> {
+fn through_the_agent(args: &Args, ids: &[i64], done: &mut Done) -> anyhow::Result<()> {
     let agent = args.place.agent()?;
-    let mut discarded = 0;
     for letters in ids.chunks(LETTERS_PAGE_MAX) {
         let (letters, note) = (letters.to_vec(), args.note.clone());
         let order = DiscardOrder { version: VERSION, letters, note };
         let answer: DiscardAnswer = agent.order("/orders/discard", &order, PATIENCE)?;
-        discarded += answer.discarded;
-        bar.set_position(discarded);
+        done.add(answer.discarded, answer.left_out);
     }
-    Ok(discarded)
+    Ok(())
 }
 
 /// Opens the journal as an agent would.
-fn by_ourselves(args: &Args, ids: &[i64], bar: &indicatif::ProgressBar) -> anyhow::Result<u64> {
+fn by_ourselves(args: &Args, ids: &[i64], done: &mut Done) -> anyhow::Result<()> {
     let directory = args.place.data_dir()?;
     let Some((config, agent)) = settings(args)? else {
         return Err(Failure {
@@ -201,13 +231,16 @@ fn by_ourselves(args: &Args, ids: &[i64], bar: &indicatif::ProgressBar) -> anyho
     let (journal, _opening) = Journal::open(&options).context("cannot open the journal")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut discarded = 0;
-        for letters in ids.chunks(LETTERS_PAGE_MAX) {
-            discarded += journal.discard_letters(letters.to_vec(), args.note.clone()).await?;
-            bar.set_position(discarded);
-        }
-        journal.close().await.context("cannot close the journal")?;
-        anyhow::Ok(discarded)
+        let pages = async {
+            for letters in ids.chunks(LETTERS_PAGE_MAX) {
+                let page = journal.discard_letters(letters.to_vec(), args.note.clone()).await?;
+                done.add(page.discarded, page.left.iter().map(LeftOutView::under_way));
+            }
+            anyhow::Ok(())
+        };
+        let discarded = pages.await;
+        let closed = journal.close().await.context("cannot close the journal");
+        discarded.and(closed)
     })
 }
 

@@ -90,10 +90,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let bar = progress(if args.dry_run { "planning" } else { "replaying" });
     bar.set_length(count as u64);
     let work = Work { args, inspection, agent: args.place.agent()?, payload, bar };
-    let done = work.all(chosen);
+    let mut done = Done::default();
+    let meant = count + chosen.left_out.len();
+    let result = work.all(chosen, &mut done);
     work.bar.finish_and_clear();
-    let done = done?;
-    show(args, &done)?;
+    // What is done is done, also where a later order was not.
+    show(args, &done, result.is_ok())?;
+    if result.is_err() {
+        let told = done.batches.iter().map(|(batch, _)| batch.letters.len()).sum::<usize>()
+            + done.left_out.len();
+        let rest = meant.saturating_sub(told) as u64;
+        writeln!(std::io::stderr(), "{} not ordered", counted(rest, "dead letter"))?;
+    }
+    result?;
     let is_left = !done.left_out.is_empty()
         || done.batches.iter().any(|(_, outcome)| !args.dry_run && !is_delivered(outcome.as_ref()));
     Ok(if is_left { ExitCode::Failed } else { ExitCode::Done })
@@ -202,19 +211,20 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn all(&self, chosen: Chosen) -> anyhow::Result<Done> {
+    fn all(&self, chosen: Chosen, done: &mut Done) -> anyhow::Result<()> {
         let begun = SystemClock.monotonic();
-        let mut done = Done { left_out: chosen.left_out, ..Done::default() };
+        done.left_out = chosen.left_out;
         let orders_of =
             |(lane, groups)| orders(groups).into_iter().map(move |o| (String::clone(&lane), o));
         for (lane, mut rest) in chosen.lanes.into_iter().flat_map(orders_of) {
             while !rest.is_empty() {
                 let ReplayAnswer { batches, left_out, .. } = self.order(&lane, rest)?;
                 let is_any = !batches.is_empty();
-                for batch in batches {
-                    let outcome = self.outcome(&batch, begun)?;
+                let ordered = done.batches.len();
+                done.batches.extend(batches.into_iter().map(|batch| (batch, None)));
+                for (batch, outcome) in &mut done.batches[ordered..] {
+                    *outcome = self.outcome(batch, begun)?;
                     self.bar.inc(batch.letters.len() as u64);
-                    done.batches.push((batch, outcome));
                 }
                 // What has no room in one order has some in the next, when this one is done.
                 let goes_on = is_any && !self.args.dry_run;
@@ -224,7 +234,7 @@ impl Work<'_> {
                 rest = again.into_iter().map(|left| left.letter).collect();
             }
         }
-        Ok(done)
+        Ok(())
     }
 
     fn order(&self, lane: &str, letters: Vec<i64>) -> anyhow::Result<ReplayAnswer> {
@@ -257,7 +267,7 @@ impl Work<'_> {
     }
 }
 
-fn show(args: &Args, done: &Done) -> anyhow::Result<()> {
+fn show(args: &Args, done: &Done, is_all: bool) -> anyhow::Result<()> {
     if args.json {
         for (batch, outcome) in &done.batches {
             crate::cli::print(format!("{}\n", line(batch, outcome.as_ref())).as_bytes())?;
@@ -268,7 +278,11 @@ fn show(args: &Args, done: &Done) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    crate::cli::print(text(args, done).as_bytes())
+    let mut text = text(args, done);
+    if text.is_empty() && is_all {
+        text.push_str("no dead letters\n");
+    }
+    crate::cli::print(text.as_bytes())
 }
 
 fn line(batch: &ReplayBatchView, outcome: Option<&Replay>) -> serde_json::Value {
@@ -325,9 +339,6 @@ fn text(args: &Args, done: &Done) -> String {
     };
     for left in &done.left_out {
         text.push_str(&format!("letter {} is left out: {}\n", left.letter, left.reason));
-    }
-    if text.is_empty() {
-        text.push_str("no dead letters\n");
     }
     text
 }

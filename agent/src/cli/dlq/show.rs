@@ -172,7 +172,9 @@ fn next(letter: &Letter) -> String {
         }
     };
     if letter.is_under_way {
-        return "It is being replayed: `waystation dlq show` tells what came of it when that is over.".to_owned();
+        return format!(
+            "It is being replayed: `waystation dlq show` tells what came of it when that is over.\nWhere its lane does not run any more, `waystation dlq discard --id {id}` ends the replay."
+        );
     }
     let again = match letter.stage.as_str() {
         "source" => String::new(),

@@ -32,14 +32,17 @@ struct SmallTable {
     older: &'static str,
 }
 
+/// Whose journal it is, how many starts it had, and the largest id of a dead letter.
+const META: [&str; 3] = ["agent", "starts", "letters"];
+
 /// `compiled` is left out: a plugin whose digest is not known is compiled again.
 const SMALL_TABLES: [SmallTable; 12] = [
     SmallTable {
         name: "meta",
         columns: 2,
         columns_least: 2,
-        is_row: |row| matches!(row, [Value::Text(key), Value::Text(_)] if key == "agent" || key == "starts"),
-        older: "key = ?1 AND key = 'starts' AND CAST(value AS INTEGER) < CAST(?2 AS INTEGER)",
+        is_row: |row| matches!(row, [Value::Text(key), Value::Text(_)] if META.contains(&key.as_str())),
+        older: "key = ?1 AND key <> 'agent' AND CAST(value AS INTEGER) < CAST(?2 AS INTEGER)",
     },
     SmallTable {
         name: "streams",
@@ -117,7 +120,7 @@ const SMALL_TABLES: [SmallTable; 12] = [
     },
     SmallTable {
         name: "letter_batches",
-        columns: 8,
+        columns: 9,
         columns_least: 8,
         is_row: |row| {
             matches!(
@@ -125,7 +128,7 @@ const SMALL_TABLES: [SmallTable; 12] = [
                 [
                     Value::Integer(1..), Value::Text(batch), Value::Integer(0..),
                     Value::Integer(0..), Value::Integer(_), Value::Blob(_), Value::Text(_),
-                    Value::Integer(0..)
+                    Value::Integer(0..), ..
                 ] if batch.contains("/b")
             )
         },

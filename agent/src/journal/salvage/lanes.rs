@@ -94,17 +94,13 @@ pub(super) fn mend_lanes(
             settle_totals(building, &lane)?;
         }
     }
-    building.execute(
-        "DELETE FROM replaying WHERE NOT EXISTS (SELECT 1 FROM batches
-            WHERE batches.lane = replaying.lane AND batches.number = replaying.number)",
-        [],
-    )?;
+    end_lost_replays(building, now)?;
     if !building.is_complete("letter_batches") {
         // Nobody knows how often letters of a batch were replayed: no number is used twice.
         building.execute("UPDATE letter_batches SET replays = replays + 1000", [])?;
         building.execute(
             "INSERT OR IGNORE INTO letter_batches
-             SELECT DISTINCT lane, batch, 0, 0, 0, x'', '', 1000 FROM dead_letters
+             SELECT DISTINCT lane, batch, 0, 0, 0, x'', '', 1000, '' FROM dead_letters
              WHERE lane IS NOT NULL AND batch IS NOT NULL",
             [],
         )?;
@@ -117,6 +113,32 @@ pub(super) fn mend_lanes(
         [],
     )?;
     Ok(())
+}
+
+/// Replays whose batches are not found end without an outcome: their letters are open again.
+fn end_lost_replays(building: &Building, now: Timestamp) -> Result<(), JournalError> {
+    let is_lost = |of: &str| {
+        format!(
+            "NOT EXISTS (SELECT 1 FROM batches WHERE batches.lane = {of}.lane
+             AND batches.number = {of}.number)"
+        )
+    };
+    let lost = is_lost("replaying");
+    building.execute(&open_letters(&lost), [])?;
+    building.execute(&format!("DELETE FROM replaying WHERE {lost}"), [])?;
+    let end = format!("{ENDED_BY_DAMAGE} WHERE ended_at IS NULL AND {}", is_lost("replays"));
+    building.execute(&end, [now.0]).map(drop)
+}
+
+/// Ends replays at ?1. Something of each is always left: nobody is told that it was applied.
+const ENDED_BY_DAMAGE: &str =
+    "UPDATE replays SET ended_at = ?1, class = 'damage', returned = max(letters - delivered, 1)";
+
+/// The destination may have a part of what these letters were in, so nothing of it goes out again as what was one batch.
+fn open_letters(which: &str) -> String {
+    format!(
+        "UPDATE dead_letters SET whole = 0 WHERE id IN (SELECT letter FROM replaying WHERE {which})"
+    )
 }
 
 /// Each record behind the start of a lane has one outcome, or waits for it. What is done again has none yet: it is taken from
@@ -330,7 +352,8 @@ fn proves_itself(
     lane: &Lane,
     batch: &Batch,
 ) -> Result<bool, JournalError> {
-    if batch.last > lane.sealed || batch.number >= lane.next_batch {
+    // What a replay covers was sealed once, also where its lane is taken back to an earlier record.
+    if batch.last > lane.sealed && !batch.replay || batch.number >= lane.next_batch {
         return Ok(false);
     }
     let (mut hash, mut records) = (ContentHash::default(), 0);
@@ -390,9 +413,12 @@ fn cut_again(
     // A batch that begins earlier goes back to its beginning.
     let first = again.iter().map(|batch| batch.first).fold(first, u64::min).max(lane.start + 1);
     for batch in again {
-        // What it had set aside or left out is decided anew.
+        // What it had set aside or left out is decided anew. A letter that was replayed since, or whose record was replaced,
+        // is more than that run has made of it, and stays.
         let identity = format!("{}/{}/b{}", lane.name, batch.epoch, batch.number);
-        let letters = "FROM dead_letters WHERE lane = ?1 AND batch = ?2 AND seq BETWEEN ?3 AND ?4";
+        let letters = "FROM dead_letters WHERE lane = ?1 AND batch = ?2 AND seq BETWEEN ?3 AND ?4
+            AND plugin_sha256 IS NOT NULL AND disposition IS NULL AND instr(record, '~') = 0
+            AND id NOT IN (SELECT letter FROM replaying)";
         let range = (batch.first.cast_signed(), batch.last.cast_signed());
         let set_aside: i64 = building
             .db
@@ -450,15 +476,15 @@ fn mend_replays(
             continue;
         }
         report.damaged_batches.insert((lane.number, number));
+        if pieces().any(|piece| !piece.suffix.is_empty()) {
+            building.execute(&open_letters("lane = ?1 AND number = ?2"), key)?;
+        }
         for piece in pieces() {
             delete_batch(building, lane, piece)?;
         }
         building.execute("DELETE FROM replaying WHERE lane = ?1 AND number = ?2", key)?;
-        building.execute(
-            "UPDATE replays SET ended_at = ?3, class = 'damage', returned = max(letters - delivered, 1)
-             WHERE lane = ?1 AND number = ?2 AND ended_at IS NULL",
-            (key.0, key.1, now.0),
-        )?;
+        let end = format!("{ENDED_BY_DAMAGE} WHERE ended_at IS NULL AND lane = ?2 AND number = ?3");
+        building.execute(&end, (now.0, key.0, key.1))?;
     }
     Ok(())
 }

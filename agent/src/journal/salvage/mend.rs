@@ -313,6 +313,17 @@ fn mend_meta(building: &Building) -> Result<(), JournalError> {
          WHERE CAST(value AS INTEGER) < CAST(?1 AS INTEGER)",
         [&starts],
     )?;
+    if !building.is_complete("dead_letters") || !building.is_complete("dispositions") {
+        // Nobody knows how many more there were: no id is given twice.
+        building.execute(
+            "INSERT INTO meta SELECT 'letters', CAST(1000 + max(
+                coalesce((SELECT max(id) FROM dead_letters WHERE id < 1 << 48), 0),
+                coalesce((SELECT max(letter) FROM dispositions WHERE letter < 1 << 48), 0),
+                coalesce((SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'letters'), 0)
+             ) AS TEXT) WHERE true ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            [],
+        )?;
+    }
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Damage of all kinds to a journal, and what is left of it.
 
+mod replays;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 

@@ -43,7 +43,7 @@ async fn a_source_waits_with_a_letter_that_has_no_room_and_goes_on_when_some_are
     assert!(appender.full().unwrap().contains("dead letters are full"), "{:?}", appender.full());
     let ids = all(&journal).iter().map(|letter| letter.id).collect::<Vec<_>>();
     assert_eq!(ids.len(), 1);
-    assert_eq!(journal.discard_letters(ids, None).await.unwrap(), 1);
+    assert_eq!(journal.discard_letters(ids, None).await.unwrap().discarded, 1);
     // What waited is there without anybody's doing, in its order.
     waiting = appender.submit(records(&["behind"])).await.unwrap();
     waiting.durable().await.unwrap();
@@ -66,6 +66,61 @@ async fn a_letter_without_room_is_refused_when_a_full_journal_refuses() {
     let appender = journal.appender(&source()).await.unwrap();
     appender.append(records(&["without a letter"])).await.unwrap();
     assert_eq!(all(&journal).len(), 1);
+}
+
+#[tokio::test]
+async fn an_id_is_not_given_again_when_the_oldest_made_room_for_what_was_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let bytes = Some(ByteSize(LETTERS_BYTES_MIN));
+        let letters = LettersConfig { max_bytes: bytes, on_full: LettersOnFull::DropOldest };
+        // Appends wait for each other and share a commit.
+        let commit_interval = std::time::Duration::from_millis(300);
+        let on_full = OnFull::Reject;
+        let config = JournalConfig { on_full, letters, commit_interval, ..Default::default() };
+        Journal::open(&JournalOptions { config, ..options(dir.path()) }).unwrap().0
+    };
+    let journal = open();
+    let appender = journal.appender(&source()).await.unwrap();
+    for _ in 0..3 {
+        appender.append(with_letter(15_000)).await.unwrap();
+    }
+    assert_eq!(all(&journal).last().unwrap().id, 3);
+    // All make room for the first; the second never has any, and nothing of its session is taken with it.
+    let _busy = appender.submit(records(&["r"])).await.unwrap();
+    let first = appender.submit(with_letter(60_000)).await.unwrap();
+    let second = appender.submit(with_letter(70_000)).await.unwrap();
+    second.durable().await.unwrap_err();
+    first.durable().await.unwrap_err();
+    journal.close().await.unwrap();
+    let journal = open();
+    assert!(all(&journal).is_empty());
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(with_letter(10)).await.unwrap();
+    assert_eq!(all(&journal)[0].id, 4);
+}
+
+#[tokio::test]
+async fn who_waits_for_room_still_does_when_a_commit_fails_that_had_some() {
+    let dir = tempfile::tempdir().unwrap();
+    small(dir.path(), OnFull::Block).close().await.unwrap();
+    let fault = "CREATE TRIGGER fault BEFORE INSERT ON dead_letters WHEN new.stage = 'clean'
+                 BEGIN SELECT RAISE(ABORT, 'planted'); END";
+    tamper(dir.path(), fault);
+    let journal = small(dir.path(), OnFull::Block);
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(with_letter(50_000)).await.unwrap();
+    let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
+    let _waiting = appender.submit(with_letter(30_000)).await.unwrap();
+    super::full::snapshot_when(&journal, "a full store", |s| s.letters.full.is_some()).await;
+    let letter = super::drive::letter(1, "gw/s/p/k/x/1".to_owned(), vec![b'y'; 10]);
+    let mut seal = range_batch(&opened, 1, 1);
+    (seal.batch.records, seal.dead_lettered, seal.letters) = (0, 1, vec![letter]);
+    let error = lane.seal(seal).await.unwrap().durable().await.unwrap_err();
+    assert!(matches!(error, JournalError::Group(_)), "{error}");
+    assert!(appender.full().unwrap().contains("dead letters are full"), "{:?}", appender.full());
+    journal.close().await.unwrap();
+    assert!(journal.snapshots().borrow().letters.full.is_some());
 }
 
 #[tokio::test]

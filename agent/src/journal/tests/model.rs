@@ -176,6 +176,23 @@ fn inputs_of(batch: &StoredBatch, at: u64) -> u64 {
 }
 
 impl Model {
+    /// Whether other letters of its input say that the input stays dead-lettered; none when there are none.
+    pub(super) fn stays(&self, letter: &LetterModel) -> Option<bool> {
+        let others = self.letters.iter();
+        let others = others.filter(|other| (&other.lane, other.seq) == (&letter.lane, letter.seq));
+        others.map(|other| other.stays).max()
+    }
+
+    /// A replay ends without an outcome.
+    pub(super) fn cancel(&mut self, key: &(String, String), number: u64) {
+        let replays = &mut self.lanes.get_mut(key).unwrap().replays;
+        replays.retain(|(batch, ..)| batch.number.0 != number);
+        let of = |letter: &&mut LetterModel| {
+            letter.lane.as_ref() == Some(key) && letter.under_way == Some(number)
+        };
+        self.letters.iter_mut().filter(of).for_each(|letter| letter.under_way = None);
+    }
+
     /// Letters of a lane go for what a replay made of them, those that `is_gone` means.
     pub(super) fn take_away(
         &mut self,

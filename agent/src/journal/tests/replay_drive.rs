@@ -60,8 +60,7 @@ impl Driver {
         let names: Vec<String> =
             group.iter().map(|letter| letter.record.clone().unwrap()).collect();
         let is_in = |name: &str| names.iter().any(|known| known == name);
-        let lane = model.lanes.get_mut(key).unwrap();
-        lane.next_batch += 1;
+        model.lanes.get_mut(key).unwrap().next_batch += 1;
         let (mut returned, mut without_output) = (Vec::new(), Vec::new());
         match end {
             0 => {
@@ -97,6 +96,7 @@ impl Driver {
             further: Vec::new(),
             repair: None,
             state: Vec::new(),
+            made_bytes: 0,
         };
         if group.iter().any(|letter| letter.is_under_way) {
             let refused = self.lanes[key].seal_replay(seal).await;
@@ -154,7 +154,7 @@ impl Driver {
             if old.stage == key.1 {
                 model.letters[at].under_way = None;
             } else {
-                let new = letter_model(
+                let mut new = letter_model(
                     Some(&key),
                     &key.1,
                     Some(seq),
@@ -162,6 +162,7 @@ impl Driver {
                     &old.payload,
                 );
                 letters.last_mut().unwrap().identity = new.name.clone();
+                new.stays = model.stays(&new).unwrap();
                 model.letters.push(new);
             }
         }

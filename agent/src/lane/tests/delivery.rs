@@ -356,7 +356,7 @@ async fn d_16_a_full_store_holds_the_lane_until_letters_are_discarded_without_a_
         tokio::time::sleep(Duration::from_hours(1)).await;
         assert_eq!(site.letters(), letters);
         let ids = letters.iter().map(|letter| letter.id).collect();
-        discarded += site.bench.journal.discard_letters(ids, None).await.unwrap();
+        discarded += site.bench.journal.discard_letters(ids, None).await.unwrap().discarded;
     }
     assert_eq!(group.next_ended().await.unwrap().result, Some(LaneEnd::Drained));
     let left = site.letters().len() as u64;

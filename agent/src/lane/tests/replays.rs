@@ -319,7 +319,8 @@ async fn a_plan_says_what_a_replay_would_be_and_changes_nothing() {
     site.append(0..80, 0).await;
     site.flushed().await;
     let before = site.letters();
-    let bounds = PlanBounds { records_max: 3, bytes_max: 1 << 20, total_bytes_max: u64::MAX };
+    let (total_bytes_max, batches_max) = (u64::MAX, u64::MAX);
+    let bounds = PlanBounds { records_max: 3, bytes_max: 1 << 20, total_bytes_max, batches_max };
     let mut selection = Selection { letters: site.letter_ids(), payload: None };
     selection.letters.push(4711);
     let lane = LaneName::stored("gw/s/p/k");
@@ -340,12 +341,67 @@ async fn a_plan_says_what_a_replay_would_be_and_changes_nothing() {
     let one = PlanBounds { total_bytes_max: 1, ..bounds };
     let planned = plan(&site.bench.journal, &lane, &[], one, &selection).unwrap();
     assert_eq!((planned.batches.len(), planned.left_out.len()), (1, 6));
+    let few = PlanBounds { batches_max: 2, ..bounds };
+    let planned = plan(&site.bench.journal, &lane, &[], few, &selection).unwrap();
+    let later = planned.left_out.iter().filter(|left| left.is_for_later).count();
+    assert_eq!((planned.batches.len(), later), (2, 4));
     let other = LaneName::stored("gw/s/p/other");
     let planned = plan(&site.bench.journal, &other, &[], bounds, &selection).unwrap();
     assert!(planned.batches.is_empty());
     assert!(planned.left_out.iter().any(|out| out.reason.contains("of lane gw/s/p/k")));
     assert_eq!(site.letters(), before);
     assert!(site.bench.journal.replays(0).unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_of_which_a_later_batch_fails_says_what_is_done_and_what_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    Bench::new(dir.path(), Script::default()).await.journal.close().await.unwrap();
+    let fault = "CREATE TRIGGER fault BEFORE INSERT ON replays
+                 WHEN (SELECT count(*) FROM replays) >= 1 BEGIN SELECT RAISE(ABORT, 'planted'); END";
+    crate::journal::tamper(dir.path(), fault);
+    let mut site =
+        Site::new(dir.path(), World::new(|world, offer| world.take_but(offer, is_bad))).await;
+    site.parts.batch.records_max = 20;
+    let _group = site.run(false);
+    site.append(0..60, 0).await;
+    site.flushed().await;
+    let letters = site.letter_ids();
+    assert_eq!(letters.len(), 6);
+    site.world.change(World::take);
+    let replayed = site.order(letters.clone()).await.unwrap();
+    let sealed: Vec<_> =
+        replayed.sealed.iter().map(|sealed| sealed.planned.letters.len()).collect();
+    assert_eq!(sealed, [2], "one of three batches");
+    let left: Vec<_> = replayed.left_out.iter().map(|left| left.letter).collect();
+    assert_eq!(left, letters[2..]);
+    assert!(replayed.left_out.iter().all(|left| left.reason.contains("commit failed")));
+    let outcomes = site.outcomes(&replayed).await;
+    assert_eq!((outcomes[0].delivered, site.letter_ids()), (2, letters[2..].to_vec()));
+    let (totals, queued) = site.close().await;
+    assert_eq!((totals.delivered, totals.dead_lettered, queued), (56, 4, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_runs_also_between_two_sessions_so_that_no_discard_cancels_its_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    Bench::new(dir.path(), Script::default()).await.journal.close().await.unwrap();
+    let fault = "CREATE TRIGGER fault BEFORE UPDATE OF delivered ON replays
+                 BEGIN SELECT RAISE(ABORT, 'planted'); END";
+    crate::journal::tamper(dir.path(), fault);
+    let site =
+        Site::new(dir.path(), World::new(|world, offer| world.take_but(offer, is_bad))).await;
+    let _group = site.run(false);
+    site.append(0..20, 0).await;
+    site.flushed().await;
+    let letters = site.letter_ids();
+    site.world.change(World::take);
+    // It is delivered, and its outcome cannot be recorded.
+    site.order(letters.clone()).await.unwrap();
+    site.held_soon("journal").await;
+    let done = site.bench.journal.discard_letters(letters.clone(), None).await.unwrap();
+    let left: Vec<_> = done.left.iter().map(|left| left.letter).collect();
+    assert_eq!((done.discarded, left), (0, letters));
 }
 
 #[tokio::test(start_paused = true)]
@@ -406,6 +462,51 @@ async fn a_crash_at_any_step_of_a_replay_loses_nothing_and_stores_nothing_twice(
         assert!(site.letters().is_empty());
         let (totals, queued) = site.close().await;
         assert_eq!((totals.delivered, totals.dead_lettered, queued), (60, 0, 0));
+    }
+}
+
+/// A lane that could not seal for want of room waits with no batch: neither a new session nor a replay in between may have it
+/// wait for the outcome of one. In real time, because one that waits for nothing would stop the paused one.
+#[tokio::test]
+async fn a_lane_that_held_without_a_batch_goes_on_sealing_with_and_without_a_replay_in_between() {
+    for has_order in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut site =
+            Site::new(dir.path(), World::new(|world, offer| world.take_but(offer, is_bad))).await;
+        let mut group = site.run(false);
+        site.append(0..20, 0).await;
+        site.flushed().await;
+        site.shutdown.request();
+        assert_eq!(group.next_ended().await.unwrap().result, Some(LaneEnd::Stopped));
+        // As a seal left it whose letters had no room.
+        (site.desk, site.shutdown) = (Arc::default(), Shutdown::new());
+        let since = site.parts.clock.now();
+        site.bench.status.hold_since("dead_letters", "no room".to_owned(), since);
+        site.world.change(World::take);
+        let letters = if has_order { site.letter_ids() } else { Vec::new() };
+        let goes_on = async {
+            let ordered = async {
+                match has_order {
+                    true => Some(site.order(letters).await.unwrap()),
+                    false => None,
+                }
+            };
+            let run = async { site.run(false) };
+            let (ordered, _group) = tokio::join!(ordered, run);
+            if let Some(replayed) = ordered {
+                assert_eq!(site.outcomes(&replayed).await[0].delivered, 2);
+                // There is nothing that it could wait with.
+                while matches!(site.bench.status.state(), LaneState::Holding { .. }) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+            site.append(20..30, 0).await;
+            site.flushed().await;
+        };
+        let went_on = tokio::time::timeout(Duration::from_secs(20), goes_on).await;
+        assert!(went_on.is_ok(), "it waits for ever, with an order: {has_order}");
+        assert!(site.world.numbers().contains(&29));
+        assert!(!matches!(site.bench.status.state(), LaneState::Holding { .. }));
     }
 }
 

@@ -201,6 +201,8 @@ impl Sink for WorldSink {
         assert_eq!(sha256, batch.sha256, "what is read back is what was sealed");
         assert_eq!(&*batch.fixed, batch.facts.identity());
         assert_eq!(records.len() as u64, batch.facts.records);
+        let is_replay = batch.facts.suffix.contains("/r");
+        assert!(batch.earlier || !is_replay, "what was given up may have arrived");
         let at = self.0.begun.elapsed();
         let identity = batch.facts.identity();
         let number = {

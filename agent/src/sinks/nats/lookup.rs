@@ -5,6 +5,7 @@
 //!
 //! 1. Before the first publish of a lane, a [`Mark`] is kept durably: the stream, when it was made, and its last sequence. What
 //!    the lane sends stands behind it. From then on the mark follows the lane from time to time, before a new batch is sent.
+//!    Records that are given up keep the mark of that time, and are looked for from there when they are sent again.
 //! 2. A batch of which an attempt is unknown for longer than half the window, and one that an earlier session may have sent, is
 //!    looked for: a consumer in memory, of headers only, without acks, filtered to the lane's subjects, reads from the mark to
 //!    the end of that moment.

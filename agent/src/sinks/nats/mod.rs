@@ -233,8 +233,10 @@ impl NatsSink {
         facts: Option<&StreamFacts>,
     ) -> Result<(), SinkError> {
         let shared = Arc::clone(&self.shared);
+        // What was given up may have been sent in front of where the mark has come to since.
+        let noted = batch.note.as_deref().and_then(|note| serde_json::from_str(note).ok());
         // Without a mark nothing was ever published.
-        let Some(mark) = self.mark.clone() else { return Ok(()) };
+        let Some(mark) = noted.or_else(|| self.mark.clone()) else { return Ok(()) };
         let progress = self.progress();
         let window = facts.map_or(DUPLICATE_WINDOW, |facts| facts.duplicate_window);
         let now = shared.clock.monotonic();
@@ -262,7 +264,9 @@ impl NatsSink {
                 let reason = format!(
                     "what stream has of batch {identity} is unknown and cannot be looked up: {why}; on_unknown = \"hold\""
                 );
-                return Err(SinkError::new(Class::Unreachable, reason));
+                let error = SinkError::new(Class::Unreachable, reason);
+                // It is the fault of this batch alone that its records lie so far back.
+                return Err(if batch.note.is_some() { error.doubtful() } else { error });
             }
             Looked::Impossible(why) => {
                 let count = if batch.earlier && !progress.looked {

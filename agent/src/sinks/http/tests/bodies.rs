@@ -186,7 +186,14 @@ fn random_batch(builder: &dyn SinkBuilder, block_records: usize) -> SealedBatch 
         });
     }
     let fixed = builder.fix(&facts).unwrap();
-    SealedBatch { facts, fixed, sha256: [0; 32], earlier: false, content: Arc::new(Blocks(blocks)) }
+    SealedBatch {
+        facts,
+        fixed,
+        sha256: [0; 32],
+        earlier: false,
+        note: None,
+        content: Arc::new(Blocks(blocks)),
+    }
 }
 
 #[derive(Debug)]
@@ -279,7 +286,14 @@ fn large_batch(
     };
     let fixed = builder.fix(&facts).unwrap();
     let content = Large { block, blocks, readings: Arc::default(), flaw };
-    SealedBatch { facts, fixed, sha256: [0; 32], earlier: false, content: Arc::new(content) }
+    SealedBatch {
+        facts,
+        fixed,
+        sha256: [0; 32],
+        earlier: false,
+        note: None,
+        content: Arc::new(content),
+    }
 }
 
 /// What a process has in use, in bytes.

@@ -173,6 +173,38 @@ async fn d_12_after_a_restart_what_an_earlier_run_has_sent_is_looked_up() {
 }
 
 #[tokio::test]
+async fn what_was_given_up_is_looked_for_from_where_the_mark_was_then() {
+    let bench = Bench::new(forgetful()).await;
+    // The mark follows each batch.
+    let builder = bench.builder(|config| config.lookup_max = 10);
+    let mut sink = bench.sink(&builder);
+    let first = sealed(&builder, &payloads(3));
+    bench.lose_answers(&mut *sink, &first, 3).await;
+    bench.come_back().await;
+    let noted = bench.kept.recall();
+    // It is given up, and the lane goes on behind it.
+    let mut sink = bench.sink(&builder);
+    let other = |number| {
+        let mut facts = facts(number, 2);
+        (facts.first_seq.0, facts.last_seq.0) = (100 * number, 100 * number + 1);
+        batch(&builder, facts, &[b"x", b"y"])
+    };
+    for number in 2..4 {
+        assert_eq!(deliver(&mut *sink, &other(number)).await.records, 2);
+    }
+    assert_ne!(bench.kept.recall(), noted, "the mark has moved on");
+    forget().await;
+    let before = bench.messages().await;
+    // Its records go out again, in a batch of another name.
+    let mut replay = first.clone();
+    replay.facts.suffix = "/r1".into();
+    (replay.earlier, replay.note) = (true, noted);
+    let delivered = deliver(&mut *bench.sink(&builder), &replay).await;
+    assert_eq!((delivered.records, delivered.already), (3, 3));
+    assert_eq!(bench.messages().await, before, "nothing is stored twice");
+}
+
+#[tokio::test]
 async fn what_cannot_be_looked_up_is_resent_and_counted_or_holds() {
     for (on_unknown, config, lookup_max, expected) in [
         (OnUnknown::Resend, forgetful(), 15, "16 messages to look at"),
