@@ -30,6 +30,8 @@ use crate::record::id::{BatchNumber, LaneName, LaneNumber, Seq, SourceId, Stream
 
 /// Rows that one query reads: short enough for any disk.
 const ROWS_A_QUERY: usize = 64;
+/// How often the kernel's list of locks is looked through for one.
+const HOLDER_LOOKS: u32 = 8;
 
 /// A journal that is looked into.
 #[derive(Debug)]
@@ -731,13 +733,17 @@ impl Verification {
 /// The process that holds the data directory's lock. Asked of the kernel, not of the lock: trying it would keep an agent
 /// that starts at this moment from getting it.
 fn holder(directory: &Path) -> Option<u32> {
-    let inode = fs::metadata(directory.join(open::LOCK_NAME)).ok()?.ino();
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    locks.lines().find_map(|line| {
-        let fields: Vec<_> = line.split_whitespace().collect();
-        let [_, "FLOCK", _, "WRITE", pid, place, ..] = fields[..] else { return None };
-        (place.rsplit(':').next() == Some(inode.to_string().as_str())).then(|| pid.parse().ok())?
-    })
+    let inode = fs::metadata(directory.join(open::LOCK_NAME)).ok()?.ino().to_string();
+    let look = |_| {
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        locks.lines().find_map(|line| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            let [_, "FLOCK", _, "WRITE", pid, place, ..] = fields[..] else { return None };
+            (place.rsplit(':').next() == Some(inode.as_str())).then(|| pid.parse().ok())?
+        })
+    };
+    // The kernel gives the list page by page, and a lock that goes in between makes it step over another one.
+    (0..HOLDER_LOOKS).find_map(look)
 }
 
 fn stream_keys(stream: StreamNumber, from: Seq) -> (i64, i64) {
