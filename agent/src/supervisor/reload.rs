@@ -102,11 +102,16 @@ impl Handle {
     }
 }
 
-/// Reads the config, goes over to it unless only its plan is wanted, and notes how that went. One at a time.
-pub(super) async fn carry_out(face: &Face, only_plan: bool) -> Result<Reloaded, ReloadError> {
+/// Reads the config, goes over to it unless only its plan is wanted, and notes how that went. One at a time. `is_again` when
+/// nobody has changed anything since it was refused: the same refusal is no news then.
+pub(super) async fn carry_out(
+    face: &Face,
+    only_plan: bool,
+    is_again: bool,
+) -> Result<Reloaded, ReloadError> {
     let result = reload(face, only_plan).await;
     if !only_plan {
-        note(face, result.as_ref().map(|reloaded| reloaded.outcome));
+        note(face, result.as_ref().map(|reloaded| reloaded.outcome), is_again);
     }
     result
 }
@@ -120,9 +125,8 @@ async fn reload(face: &Face, only_plan: bool) -> Result<Reloaded, ReloadError> {
         .map_err(|fixed| ReloadError::Config(Box::new(not_live(&loaded, fixed))))?;
     let backlogs = plan.lanes.iter().map(|lane| backlog(face, &lane.id, lane.change)).collect();
     let warnings = loaded.warnings.clone();
-    let done = |outcome, plan| Reloaded { outcome, plan, backlogs, warnings };
     if only_plan {
-        return Ok(done(Outcome::Planned, plan));
+        return Ok(Reloaded { outcome: Outcome::Planned, plan, backlogs, warnings });
     }
     let is_empty = plan.is_empty();
     let loaded = Arc::new(loaded);
@@ -130,12 +134,13 @@ async fn reload(face: &Face, only_plan: bool) -> Result<Reloaded, ReloadError> {
     let prepared = old.prepare(face, loaded, plan.clone(), sources).await?;
     if !is_empty {
         prove(&prepared, &plan).await?;
-        say(&plan);
+        say(&plan, &warnings);
     }
     // Also when nothing changes: the file, and what it says of parts that nobody uses, may be others.
     go_over(face, prepared).await?;
     adopted(face).await;
-    Ok(done(if is_empty { Outcome::Unchanged } else { Outcome::Adopted }, plan))
+    let outcome = if is_empty { Outcome::Unchanged } else { Outcome::Adopted };
+    Ok(Reloaded { outcome, plan, backlogs, warnings })
 }
 
 async fn read(face: &Face) -> Result<Loaded, ReloadError> {
@@ -291,7 +296,7 @@ pub(super) async fn adopted(face: &Face) {
 }
 
 /// Says in the log and in the status how a reload went.
-fn note(face: &Face, result: Result<Outcome, &ReloadError>) {
+fn note(face: &Face, result: Result<Outcome, &ReloadError>, is_again: bool) {
     let assembly = face.assembly();
     let mut state = face.config();
     match result {
@@ -309,8 +314,11 @@ fn note(face: &Face, result: Result<Outcome, &ReloadError>) {
             }
         }
         Err(error) => {
-            let since = state.refused.take().map_or_else(|| face.clock.now(), |(_, since)| since);
             let why = Chain(error).to_string();
+            if is_again && state.refused.as_ref().is_some_and(|(before, _)| *before == why) {
+                return;
+            }
+            let since = state.refused.take().map_or_else(|| face.clock.now(), |(_, since)| since);
             tracing::error!(error = why, "Config is not reloaded, everything goes on as it was");
             state.refused = Some((why, since));
             state.reloads_refused += 1;
@@ -318,8 +326,15 @@ fn note(face: &Face, result: Result<Outcome, &ReloadError>) {
     }
 }
 
-/// Says in the log what changes.
-fn say(plan: &Plan) {
+/// Says in the log what changes, and what hardly means what it says.
+fn say(plan: &Plan, warnings: &Problems) {
+    for warning in warnings.list() {
+        tracing::warn!(
+            key = warning.key,
+            warning = warning.message,
+            "Config hardly means what it says"
+        );
+    }
     for lane in plan.lanes.iter().filter(|lane| lane.change != Change::Kept) {
         let (lane, change, because) = (&lane.id, lane.change.as_str(), &lane.because);
         tracing::info!(%lane, change, ?because, "Reload changes a lane");

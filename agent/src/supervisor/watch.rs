@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
 use super::handle::{Handle, Wish};
 use crate::limits::{CONFIG_LOOK_MS, CONFIG_POLL_MS, CONFIG_QUIET_MS, CONFIG_QUIET_MS_MAX};
@@ -26,6 +27,8 @@ type Stamp = Option<[i64; 7]>;
 enum Why {
     /// They may have changed.
     Perhaps,
+    /// What was refused may be right by now: what it lacked may lie where nobody looks.
+    Again,
     /// Somebody wants them read, changed or not.
     Wanted(Option<Wish>),
 }
@@ -34,12 +37,20 @@ enum Why {
 pub(super) async fn run(agent: Handle, mut wishes: mpsc::Receiver<Wish>) {
     let mut folders = Folders::new();
     let mut seen = stamps(agent.files()).await;
+    let mut last_read = Instant::now();
     loop {
         folders.follow(&agent.files()).await;
         let why = tokio::select! {
             wish = wishes.recv() => Why::Wanted(wish),
             () = agent.0.hangup.notified() => Why::Wanted(None),
-            () = folders.changed() => Why::Perhaps,
+            () = folders.changed() => {
+                let is_long_ago = last_read.elapsed() >= Duration::from_millis(CONFIG_LOOK_MS);
+                if is_long_ago && agent.0.config().refused.is_some() {
+                    Why::Again
+                } else {
+                    Why::Perhaps
+                }
+            }
         };
         match why {
             Why::Perhaps => {
@@ -50,12 +61,16 @@ pub(super) async fn run(agent: Handle, mut wishes: mpsc::Receiver<Wish>) {
                     continue;
                 }
                 seen = settled(&agent, now).await;
-                drop(super::reload::carry_out(&agent.0, false).await);
+                drop(super::reload::carry_out(&agent.0, false, false).await);
+            }
+            Why::Again => {
+                seen = stamps(agent.files()).await;
+                drop(super::reload::carry_out(&agent.0, false, true).await);
             }
             Why::Wanted(wish) => {
                 let only_plan = wish.as_ref().is_some_and(|wish| wish.only_plan);
                 let before = stamps(agent.files()).await;
-                let result = super::reload::carry_out(&agent.0, only_plan).await;
+                let result = super::reload::carry_out(&agent.0, only_plan, false).await;
                 if !only_plan {
                     seen = before;
                 }
@@ -65,6 +80,7 @@ pub(super) async fn run(agent: Handle, mut wishes: mpsc::Receiver<Wish>) {
                 }
             }
         }
+        last_read = Instant::now();
         // A config that was taken up may name other files.
         seen.extend(missing(&seen, stamps(agent.files()).await));
     }
