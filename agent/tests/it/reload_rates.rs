@@ -78,7 +78,7 @@ fn change_under_flow(is_shared: bool) {
         let rate = format!("bytes_per_second = \"{rate}B\", burst = \"{burst}B\"");
         config(server.port, &rate, owner, is_shared)
     };
-    let rates = [(1, 1), (20_000, 2_000), (100_000, 5_000), (10_000, 1_000), (60_000, 20_000)];
+    let rates = [(1, 2_000), (20_000, 2_000), (100_000, 5_000), (10_000, 1_000), (60_000, 20_000)];
     let home = Home::new(&text(rates[0].0, rates[0].1, "v0"));
     append(&home, (0..600).map(|n| format!("{n:0width$}", width = ITEM - 1)));
     let mut agent = home.start(&["run"]);
