@@ -24,7 +24,7 @@ use async_nats::jetstream;
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use waystation::clock::SystemClock;
-use waystation::supervisor::{StartOptions, Supervisor};
+use waystation::supervisor::{LoadConfig, StartOptions, Supervisor};
 use waystation::tasks::Shutdown;
 
 #[path = "../tests/it/support/proxy.rs"]
@@ -289,11 +289,15 @@ fn port_in(text: &str) -> Option<u16> {
 
 /// The measured process: what `waystation run --once` does.
 async fn run(config: &Path) -> serde_json::Value {
-    let loaded =
-        waystation::config::load(config, &waystation::config::process_environment, &|_| Ok(()))
-            .unwrap();
+    let config = config.to_owned();
+    let load = move || {
+        waystation::config::load(&config, &waystation::config::process_environment, &|_| Ok(()))
+    };
     let options = StartOptions {
-        config: loaded.config,
+        loaded: load().unwrap(),
+        fallback: None,
+        load: LoadConfig(Arc::new(load)),
+        logging: None,
         once: true,
         compiler: std::env::current_exe().unwrap(),
         clock: Arc::new(SystemClock),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use waystation::clock::SystemClock;
-use waystation::supervisor::{StartOptions, Supervisor};
+use waystation::supervisor::{LoadConfig, StartOptions, Supervisor};
 use waystation::tasks::Shutdown;
 
 const RECORDS_DEFAULT: u64 = 1_000_000;
@@ -159,13 +159,17 @@ fn write_input(path: &PathBuf, records: u64) -> u64 {
 
 /// The measured process: what `waystation run --once` does.
 fn run(config: &Path) {
-    let loaded =
-        waystation::config::load(config, &waystation::config::process_environment, &|_| Ok(()))
-            .unwrap();
+    let config = config.to_owned();
+    let load = move || {
+        waystation::config::load(&config, &waystation::config::process_environment, &|_| Ok(()))
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let figures = runtime.block_on(async {
         let options = StartOptions {
-            config: loaded.config,
+            loaded: load().unwrap(),
+            fallback: None,
+            load: LoadConfig(Arc::new(load)),
+            logging: None,
             once: true,
             compiler: std::env::current_exe().unwrap(),
             clock: Arc::new(SystemClock),

@@ -226,6 +226,18 @@ pub const BLOCKING_THREADS_MAX: usize = 512;
 pub const CONFIG_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Problems of the config file that are kept and shown; more are counted.
 pub const CONFIG_PROBLEMS_MAX: usize = 200;
+/// How long reading and checking a config may take before a reload gives up.
+pub const RELOAD_READ_MS_MAX: u64 = 30_000;
+/// How long a reload asks a new destination whether it would take a batch. One that is down keeps nothing from changing.
+pub const RELOAD_PROBE_MS_MAX: u64 = 1_000;
+/// For how long the files of the config must stay as they are before they are read: whoever writes several is let finish.
+pub const CONFIG_QUIET_MS: u64 = 200;
+/// How long files that change all the time are waited for.
+pub const CONFIG_QUIET_MS_MAX: u64 = 1_000;
+/// How often the files of the config are looked at while the system tells of changes: it does not on every file system.
+pub const CONFIG_LOOK_MS: u64 = 30_000;
+/// How often they are looked at where it tells of none.
+pub const CONFIG_POLL_MS: u64 = 2_000;
 /// Times the config file is parsed again without the lines that are no TOML.
 pub const CONFIG_PARSES_MAX: usize = 8;
 /// Time a client waits for the agent's answer, beyond what it asks for.

@@ -7,7 +7,7 @@ use std::fmt;
 use crate::journal::{LetterClass, LettersSnapshot, QuotaSnapshot};
 use crate::lane::status::{HOLD_CAUSES, class_index};
 use crate::sinks::Class;
-use crate::supervisor::status::{LaneView, SourceStatus, Status};
+use crate::supervisor::status::{ConfigView, LaneView, SourceStatus, Status};
 use crate::telemetry::{self, Families};
 
 /// Every state of a source; one of them is 1.
@@ -22,6 +22,7 @@ const CLASSES: [Class; 4] =
 pub(super) fn text(status: Status) -> Result<String, fmt::Error> {
     telemetry::exposition(move |families| {
         agent(families, &status)?;
+        config(families, &status.config)?;
         journal(families, &status)?;
         sources(families, &status.sources)?;
         lane_outcomes(families, &status.lanes)?;
@@ -55,6 +56,32 @@ fn agent(families: &mut Families<'_>, status: &Status) -> fmt::Result {
         "agent_ready",
         "1 when the agent does all that its config says",
         [(NONE, u64::from(status.not_ready.is_empty()))],
+    )
+}
+
+fn config(families: &mut Families<'_>, config: &ConfigView) -> fmt::Result {
+    families.gauge(
+        "config_last_reload_ok",
+        "0 while what the config's file holds cannot be used and is not what runs",
+        [(NONE, u64::from(config.refused.is_none()))],
+    )?;
+    families.gauge(
+        "config_last_adopted",
+        "1 while the last adopted config runs because the file could not be used at the start",
+        [(NONE, u64::from(config.is_fallback))],
+    )?;
+    families.gauge(
+        "config_adopted_timestamp_seconds",
+        "Unix time at which the config that runs was taken up",
+        [(NONE, config.adopted_at.0.div_euclid(1_000_000_000))],
+    )?;
+    families.counter(
+        "config_reloads",
+        "Reloads since this run began, by what came of them",
+        [
+            ([("outcome", "adopted")], config.reloads),
+            ([("outcome", "refused")], config.reloads_refused),
+        ],
     )
 }
 

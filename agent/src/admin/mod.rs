@@ -23,6 +23,7 @@ mod bind;
 mod error;
 mod metrics;
 pub mod orders;
+mod reload;
 mod routes;
 mod server;
 pub mod status;

@@ -9,6 +9,7 @@
 //! | `POST /orders/flush` | `{"version":1,"lane":"…","timeout_ms":60000}`; without `lane` all lanes | `{"version":1,"left":[…]}`: the lanes ([`LaneStatusView`]) of which not everything has its outcome |
 //! | `POST /orders/replay` | `{"version":1,"lane":"…","letters":[7,8],"payload_base64":"…","dry_run":false}`; a payload for one letter | `{"version":1,"batches":[…],"left_out":[…]}`: the batches ([`ReplayBatchView`]) that were sealed, or would be |
 //! | `POST /orders/discard` | `{"version":1,"letters":[7,8],"note":"…"}`, ids of dead letters | `{"version":1,"discarded":1,"left_out":[…]}`: those that are being replayed are left |
+//! | `POST /orders/reload` | `{"version":1,"only_plan":false}` | `{"version":1,"outcome":"adopted",…}` ([`ReloadAnswer`]); a config that cannot be used is `"refused"`, with the problems |
 //!
 //! A few orders are carried out at a time; more are refused at once. Who gave one, by the uid of the peer, is logged.
 
@@ -25,6 +26,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, SemaphorePermit};
+
+pub use super::reload::{ChangeView, LaneChangeView, ReloadAnswer, ReloadOrder};
 
 use super::error::ApiError;
 use super::status::LaneStatusView;
@@ -186,8 +189,8 @@ const DONE: DoneAnswer = DoneAnswer { version: VERSION };
 
 /// What the routes share.
 #[derive(Clone)]
-struct Desk {
-    agent: OrdersSource,
+pub(super) struct Desk {
+    pub(super) agent: OrdersSource,
     places: Arc<Semaphore>,
 }
 
@@ -220,13 +223,13 @@ impl Drop for Working {
 }
 
 /// An order that is being carried out, one of those that may be at once.
-struct Place<'a> {
+pub(super) struct Place<'a> {
     _permit: SemaphorePermit<'a>,
     _working: Working,
 }
 
 impl Desk {
-    fn place(&self, under_way: UnderWay) -> Result<Place<'_>, ApiError> {
+    pub(super) fn place(&self, under_way: UnderWay) -> Result<Place<'_>, ApiError> {
         let permit = self.places.try_acquire().map_err(|_| ApiError::Busy)?;
         Ok(Place { _permit: permit, _working: under_way.begin() })
     }
@@ -241,6 +244,7 @@ pub(super) fn routes(agent: OrdersSource) -> Router {
         .route("/orders/resolve", post(resolve))
         .route("/orders/flush", post(flush))
         .route("/orders/discard", post(discard))
+        .route("/orders/reload", post(super::reload::reload))
         .route(
             "/orders/replay",
             post(replay).layer(DefaultBodyLimit::max(ADMIN_REPLAY_BODY_BYTES_MAX)),
@@ -254,7 +258,7 @@ struct Versioned {
     version: u32,
 }
 
-fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
+pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
     let unread =
         |error: serde_json::Error| ApiError::BadOrder(format!("the order cannot be read: {error}"));
     let Versioned { version } = serde_json::from_slice(body).map_err(unread)?;

@@ -11,7 +11,7 @@ use crate::journal::{LetterClass, LettersCount, LettersSnapshot, SalvageReport};
 use crate::lane::status::{Attempt, CurrentBatch, class_index};
 use crate::plugin;
 use crate::sinks::Class;
-use crate::supervisor::status::{LaneView, SourceState, SourceStatus, Status};
+use crate::supervisor::status::{ConfigView, LaneView, SourceState, SourceStatus, Status};
 
 /// The whole agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +24,9 @@ pub struct StatusView {
     pub ready: bool,
     /// Why it does not, a line each.
     pub not_ready: Vec<String>,
+    /// The config.
+    #[serde(default)]
+    pub config: ConfigStatus,
     /// The journal.
     pub journal: JournalStatus,
     /// The store of dead letters.
@@ -60,6 +63,25 @@ pub struct AgentStatus {
     pub owner: Option<String>,
     /// `agent.runbook`.
     pub runbook: Option<String>,
+}
+
+/// Which config runs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ConfigStatus {
+    /// Its file.
+    pub file: String,
+    /// Digest of its text.
+    pub sha256: String,
+    /// When it was taken up.
+    pub adopted_at: String,
+    /// The file could not be used at the start: the last config that a run has adopted runs in its place.
+    pub last_adopted: bool,
+    /// Why what the file holds is not what runs, and since when.
+    pub trouble: Option<Trouble>,
+    /// Reloads that were adopted since this run began.
+    pub reloads: u64,
+    /// Reloads that were refused since this run began.
+    pub reloads_refused: u64,
 }
 
 /// The journal.
@@ -118,7 +140,7 @@ pub struct SalvagedStatus {
 /// Why a part does not just run, and since when.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trouble {
-    /// Of the journal `full`, `locked` or `reader`; of the dead letters `full`; of a lane that retries `retryable`, of one that
+    /// Of the config `config`; of the journal `full`, `locked` or `reader`; of the dead letters `full`; of a lane that retries `retryable`, of one that
     /// holds `unreachable`, `conflict`, `exhausted`, `storm`, `dead_letters`, `paused`, `plugin`, `journal`, `name` or
     /// `internal`; of a source `failed`.
     pub cause: String,
@@ -340,6 +362,7 @@ impl StatusView {
             },
             ready: status.not_ready.is_empty(),
             not_ready: status.not_ready.clone(),
+            config: ConfigStatus::of(&status.config),
             journal: JournalStatus::of(status),
             dead_letters: DeadLettersStatus::of(&status.journal.letters),
             sources: status.sources.iter().map(SourceView::of).collect(),
@@ -358,6 +381,21 @@ impl StatusView {
                     log_lines_left_out: plugin.log_lines_left_out,
                 })
                 .collect(),
+        }
+    }
+}
+
+impl ConfigStatus {
+    fn of(config: &ConfigView) -> Self {
+        let trouble = config.refused.as_ref();
+        Self {
+            file: config.file.display().to_string(),
+            sha256: config.sha256.clone(),
+            adopted_at: rfc3339(config.adopted_at),
+            last_adopted: config.is_fallback,
+            trouble: trouble.map(|(reason, since)| Trouble::new("config", reason, *since)),
+            reloads: config.reloads,
+            reloads_refused: config.reloads_refused,
         }
     }
 }

@@ -17,7 +17,9 @@ use crate::journal::{
 use crate::lane::status::{Attempt, CurrentBatch, LaneState};
 use crate::record::id::Epoch;
 use crate::sinks::Class;
-use crate::supervisor::status::{LaneView, OrphanView, PluginView, SourceState, SourceStatus};
+use crate::supervisor::status::{
+    ConfigView, LaneView, OrphanView, PluginView, SourceState, SourceStatus,
+};
 
 const STARTED: Timestamp = Timestamp(1_700_000_000_000_000_000);
 
@@ -78,6 +80,18 @@ fn letters() -> LettersSnapshot {
     }
 }
 
+fn config(since: Timestamp) -> ConfigView {
+    ConfigView {
+        file: "/etc/waystation/waystation.toml".into(),
+        sha256: "c0ffee".to_owned(),
+        adopted_at: STARTED,
+        is_fallback: true,
+        refused: Some(("w.toml:3:1: there is no sink".to_owned(), since)),
+        reloads: 61,
+        reloads_refused: 62,
+    }
+}
+
 /// A status in which every field has a value of its own.
 pub(crate) fn status() -> Status {
     let since = Timestamp(STARTED.0 + 60_000_000_000);
@@ -91,6 +105,7 @@ pub(crate) fn status() -> Status {
         owner: Some("edge-oncall".to_owned()),
         runbook: Some("https://runbooks.example.org/edge".to_owned()),
         relaxed: false,
+        config: config(since),
         not_ready: vec!["source modbus: cannot connect".to_owned()],
         journal: Snapshot {
             commits: 77,
@@ -288,7 +303,7 @@ fn post(path: &str, body: &str) -> String {
 #[test]
 fn orders_over_tcp_are_refused_whatever_they_are() {
     let fixture = Fixture::new(status());
-    for path in ["pause", "resume", "resolve", "flush", "discard", "anything/else"] {
+    for path in ["pause", "resume", "resolve", "flush", "discard", "reload", "anything/else"] {
         let path = format!("/orders/{path}");
         let body = r#"{"version":1,"lane":"gw/sensors/telemetry/cloud"}"#;
         for request in [post(&path, body), get(&path)] {

@@ -15,6 +15,7 @@ pub mod journal;
 pub mod lane;
 pub mod pause;
 pub mod plugin;
+pub mod reload;
 mod report;
 pub mod resume;
 pub mod run;
@@ -68,6 +69,7 @@ enum Command {
     Check(check::CheckArgs),
     Config(config::ConfigArgs),
     Status(status::Args),
+    Reload(reload::Args),
     Pause(pause::Args),
     Resume(resume::Args),
     Flush(flush::Args),
@@ -107,6 +109,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Config(args) => return config::run(args),
         Command::Journal(args) => return journal::run(args),
         Command::Flush(args) => return flush::run(args),
+        Command::Reload(args) => return reload::run(args),
         Command::Explain(args) => return explain::run(args),
         Command::Dlq(args) => return dlq::run(args),
         Command::Lane(args) => return lane::run(args),

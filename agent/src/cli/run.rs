@@ -10,12 +10,15 @@ use anyhow::Context as _;
 use super::exit::ExitCode;
 use super::signals::Signals;
 use crate::admin::{self, AdminOptions, OrdersSource};
-use crate::clock::{Clock as _, SystemClock};
-use crate::config::{self, Config};
+use crate::clock::SystemClock;
+use crate::config::{self, Loaded};
 use crate::error_chain::Chain;
 use crate::limits::{ASYNC_THREADS_MAX, BLOCKING_THREADS_MAX, SALVAGES_A_RUN_MAX};
+use crate::settings::Problems;
 use crate::supervisor::status::Status;
-use crate::supervisor::{Handle, RunEnd, StartError, StartOptions, Supervisor};
+use crate::supervisor::{
+    Handle, LoadConfig, ReloadError, RunEnd, StartError, StartOptions, Supervisor,
+};
 use crate::tasks::Shutdown;
 use crate::units::{human_duration, parse_duration};
 
@@ -23,6 +26,10 @@ use crate::units::{human_duration, parse_duration};
 ///
 /// Reads the config, opens the journal in the data directory and works until it gets SIGTERM or SIGINT. A record that was
 /// accepted is never lost: whatever is not delivered when the agent stops is delivered after the next start.
+///
+/// A config or a plugin that changes on disk is taken up while the agent runs, after SIGHUP and `waystation reload` also when
+/// nothing has changed; one that cannot be used changes nothing. A start with a broken config runs the last one that a run has
+/// adopted, and says so.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
     /// The config file
@@ -31,6 +38,9 @@ pub struct RunArgs {
     /// Read finite sources to their end, deliver everything, and exit
     #[arg(long)]
     pub once: bool,
+    /// Exit with 78 when the config cannot be used, instead of running the last one that a run has adopted; --once implies it
+    #[arg(long)]
+    pub strict: bool,
     /// With --once: exit with 1 when something is still queued this long after the last source has ended, or when a source
     /// has failed for this long, e.g. "5m"
     #[arg(long, value_name = "DURATION", requires = "once", value_parser = parse_duration)]
@@ -45,16 +55,26 @@ pub struct RunArgs {
 /// # Errors
 /// When the agent cannot start.
 pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let loaded =
-        match config::load(&args.config, &config::process_environment, &super::inspect_plugin) {
-            Ok(loaded) => loaded,
-            Err(problems) => {
-                super::check::print_problems(&problems, false)?;
-                return Ok(ExitCode::Config);
+    let file = args.config.clone();
+    let load = move || config::load(&file, &config::process_environment, &super::inspect_plugin);
+    let (loaded, fallback) = match load() {
+        Ok(loaded) => (loaded, None),
+        Err(problems) => {
+            super::check::print_problems(&problems, false)?;
+            match last_adopted(args) {
+                Some(loaded) => (loaded, Some(first_line(&problems))),
+                None => return Ok(ExitCode::Config),
             }
-        };
-    let _logging = crate::telemetry::init(&loaded.config.log);
+        }
+    };
+    let logging = crate::telemetry::init(&loaded.config.log);
     super::check::print_problems(&loaded.warnings, false)?;
+    if let Some(error) = &fallback {
+        tracing::error!(
+            config = %args.config.display(), error,
+            "The config cannot be used, the last one that a run has adopted runs in its place"
+        );
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism()?.get().min(ASYNC_THREADS_MAX))
         .max_blocking_threads(BLOCKING_THREADS_MAX)
@@ -67,12 +87,23 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     };
     let code = runtime.block_on(async {
         let shutdown = Shutdown::new();
+        let current = Current::default();
+        let reload = || current.get().iter().for_each(Handle::reload_soon);
+        let options = StartOptions {
+            loaded,
+            fallback,
+            load: LoadConfig(Arc::new(load)),
+            logging: Some(logging),
+            once: args.once,
+            compiler: std::env::current_exe().context("cannot find the agent's own program")?,
+            clock: Arc::new(SystemClock),
+        };
         tokio::select! {
-            () = signals.watch(shutdown.clone()) => {
+            () = signals.watch(shutdown.clone(), reload) => {
                 tracing::warn!("Second signal, ending at once; what is not delivered stays queued");
                 Ok(ExitCode::Failed)
             }
-            code = work(args, loaded.config, &shutdown) => code,
+            code = work(args, options, &shutdown, &current) => code,
         }
     });
     // A blocking call that hangs, on a disk say, must not keep the process.
@@ -80,33 +111,65 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     code
 }
 
-async fn work(args: &RunArgs, config: Config, shutdown: &Shutdown) -> anyhow::Result<ExitCode> {
+/// The agent that runs now: another one after each salvage, none before the first has started.
+#[derive(Clone, Default)]
+struct Current(Arc<Mutex<Option<Handle>>>);
+
+impl Current {
+    fn get(&self) -> Option<Handle> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, handle: Handle) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+    }
+}
+
+/// What the last run has adopted of a config that cannot be used now, unless that is not wanted.
+fn last_adopted(args: &RunArgs) -> Option<Loaded> {
+    if args.strict || args.once {
+        return None;
+    }
+    let copy = config::adopted::find(&args.config, &config::process_environment)?;
+    match copy.load(&config::process_environment, &super::inspect_plugin) {
+        Ok(loaded) => Some(loaded),
+        Err(problems) => {
+            // Those of the file were printed; that there is no way around them is worth its own words.
+            let _closed = super::check::print_problems(&problems, false);
+            None
+        }
+    }
+}
+
+/// The first of these problems on one line, with its place.
+fn first_line(problems: &Problems) -> String {
+    ReloadError::Config(Box::new(problems.clone())).to_string()
+}
+
+async fn work(
+    args: &RunArgs,
+    options: StartOptions,
+    shutdown: &Shutdown,
+    current: &Current,
+) -> anyhow::Result<ExitCode> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %args.config.display(), "Agent starts");
-    let clock = Arc::new(SystemClock);
+    let clock = Arc::clone(&options.clock);
     let begun = clock.monotonic();
-    let options = StartOptions {
-        once: args.once,
-        compiler: std::env::current_exe().context("cannot find the agent's own program")?,
-        clock: Arc::clone(&clock) as _,
-        config,
-    };
-    let admin_options = AdminOptions {
-        socket: options.config.admin.socket.clone(),
-        listen: options.config.admin.listen,
-    };
+    let admin_config = &options.loaded.config.admin;
+    let admin_options =
+        AdminOptions { socket: admin_config.socket.clone(), listen: admin_config.listen };
     let supervisor = match Supervisor::start(options.clone()).await {
         Ok(supervisor) => supervisor,
         Err(error) => return start_failed(error),
     };
     let before = supervisor.handle().status();
-    let current = Arc::new(Mutex::new(supervisor.handle()));
+    current.set(supervisor.handle());
     let admin_shutdown = Shutdown::new();
-    let mut admin = serve_admin(admin_options, &current, &admin_shutdown)?;
+    let mut admin = serve_admin(admin_options, supervisor.handle(), current, &admin_shutdown)?;
     if let Some(error) = admin.take_socket_error() {
         tracing::warn!(error = %Chain(&error), "Admin socket cannot be bound, status has to do without");
     }
-    let end = match run_over_salvages(supervisor, &options, args.timeout, shutdown, &current).await
-    {
+    let end = match run_over_salvages(supervisor, options, args.timeout, shutdown, current).await {
         Ok(end) => end,
         Err(error) => return start_failed(error),
     };
@@ -135,10 +198,10 @@ async fn work(args: &RunArgs, config: Config, shutdown: &Shutdown) -> anyhow::Re
 /// Runs to the end; a journal that turns out to be damaged is salvaged by a start anew, in this process.
 async fn run_over_salvages(
     mut supervisor: Supervisor,
-    options: &StartOptions,
+    mut options: StartOptions,
     timeout: Option<Duration>,
     shutdown: &Shutdown,
-    current: &Mutex<Handle>,
+    current: &Current,
 ) -> Result<RunEnd, StartError> {
     let mut salvages = 0;
     loop {
@@ -151,21 +214,24 @@ async fn run_over_salvages(
             tracing::error!(salvages, "Journal is damaged again and again, see to the disk");
             return Ok(end);
         }
+        // What a reload has taken up stays.
+        let (loaded, fallback) = end.config;
+        (options.loaded, options.fallback) = (Loaded::clone(&loaded), fallback);
         supervisor = Supervisor::start(options.clone()).await?;
-        *current.lock().unwrap_or_else(PoisonError::into_inner) = supervisor.handle();
+        current.set(supervisor.handle());
     }
 }
 
 /// A port that is taken must not keep records from being taken: then there is the socket alone.
 fn serve_admin(
     options: AdminOptions,
-    current: &Arc<Mutex<Handle>>,
+    first: Handle,
+    current: &Current,
     shutdown: &Shutdown,
 ) -> anyhow::Result<admin::Admin> {
     let serve = |options| {
-        let current = Arc::clone(current);
-        let agent: OrdersSource =
-            Arc::new(move || current.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let (first, current) = (first.clone(), current.clone());
+        let agent: OrdersSource = Arc::new(move || current.get().unwrap_or_else(|| first.clone()));
         let asked = OrdersSource::clone(&agent);
         admin::serve(options, Arc::new(move || asked().status()), agent, shutdown.clone())
     };

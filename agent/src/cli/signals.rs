@@ -1,5 +1,5 @@
-//! SIGTERM and SIGINT ask for a stop; a second one ends the process at once, which loses nothing either. SIGHUP changes
-//! nothing.
+//! SIGTERM and SIGINT ask for a stop; a second one ends the process at once, which loses nothing either. SIGHUP asks for a
+//! reload.
 
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ impl Signals {
         Ok(Self { terminate, interrupt, hangup })
     }
 
-    /// Passes the first signal on as a request to stop. Returns at the second one.
-    pub(super) async fn watch(mut self, shutdown: Shutdown) {
-        self.next().await;
+    /// Passes the first signal on as a request to stop, and each SIGHUP as one for a reload. Returns at the second one.
+    pub(super) async fn watch(mut self, shutdown: Shutdown, reload: impl Fn()) {
+        self.next(&reload).await;
         shutdown.request();
         let settled = tokio::time::sleep(ONE_WISH);
         tokio::pin!(settled);
@@ -36,20 +36,18 @@ impl Signals {
             tokio::select! {
                 biased;
                 () = &mut settled => break,
-                () = self.next() => {}
+                () = self.next(&reload) => {}
             }
         }
-        self.next().await;
+        self.next(&reload).await;
     }
 
-    async fn next(&mut self) {
+    async fn next(&mut self, reload: &impl Fn()) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
-                _ = self.hangup.recv() => {
-                    tracing::warn!("SIGHUP does nothing in this version: start again to read a changed config");
-                }
+                _ = self.hangup.recv() => reload(),
             }
         }
     }

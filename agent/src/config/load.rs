@@ -20,7 +20,7 @@ use crate::telemetry::config::LogConfig;
 pub const PATH_DEFAULT: &str = "/etc/waystation/waystation.toml";
 
 /// A config that can be used, and what else was learned while reading it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Loaded {
     /// The config.
     pub config: Config,
@@ -28,6 +28,10 @@ pub struct Loaded {
     pub warnings: Problems,
     /// Every key with its value and origin, secrets replaced.
     pub listing: Vec<Entry>,
+    /// The file, absolute.
+    pub file: PathBuf,
+    /// Its text, which holds no secret.
+    pub text: String,
 }
 
 /// What a component is inspected with: gives all that keeps it from being a transform.
@@ -70,27 +74,27 @@ pub fn load(
     }
     // What a folder is called must not depend on where the process goes later.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let base = absolute.parent().unwrap_or(Path::new("/"));
-    read(&bytes, &file, base, environment, inspect_plugin)
+    read(&bytes, &file, &absolute, environment, inspect_plugin)
 }
 
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads and checks the content of a file that lies in the folder `base`.
-fn read(
+/// Reads and checks the content of the file `absolute`, which problems call `shown`.
+pub(super) fn read(
     bytes: &[u8],
-    file: &str,
-    base: &Path,
+    shown: &str,
+    absolute: &Path,
     environment: &dyn Fn(&str) -> Option<String>,
     inspect_plugin: InspectPlugin<'_>,
 ) -> Result<Loaded, Problems> {
     let document = Document::new(bytes);
     let table = document.table();
-    let problems = document.problems(file);
+    let problems = document.problems(shown);
+    let base = absolute.parent().unwrap_or(Path::new("/"));
     let reading = Reading::new(&table, &document.text, base, environment, problems);
     let parts = Parts::read(&reading);
     validate::check(&parts, &reading, inspect_plugin);
@@ -98,7 +102,8 @@ fn read(
     if problems.has_errors() {
         return Err(problems);
     }
-    Ok(Loaded { config: parts.config, warnings: problems, listing })
+    let (file, text) = (absolute.to_owned(), document.text.clone());
+    Ok(Loaded { config: parts.config, warnings: problems, listing, file, text })
 }
 
 /// What could be read. Not checked across parts, and without what was wrong by itself.

@@ -1,15 +1,21 @@
 //! The whole configuration: what `waystation.toml` says, read, checked and complete.
 //!
 //! Each part reads its own tables (`config.rs` beside its code); here they are put together ([`load`](load())) and checked
-//! against each other (`validate`). A [`Config`] from here has passed all checks; nothing else leaves this module. It does
-//! not know how parts use their settings.
+//! against each other (`validate`). A [`Config`] from here has passed all checks; nothing else leaves this module. What it
+//! takes to go from one to another is a [`Plan`]; the last one that a run has taken up is kept ([`adopted`]). It does not know
+//! how parts use their settings.
 
+pub mod adopted;
 mod load;
+mod plan;
 mod validate;
 
 pub use load::{
     InspectPlugin, Loaded, PATH_DEFAULT, describe, load, path_or_default, process_environment,
 };
+
+pub use plan::{Change, LaneId, Plan, Planned, line_of, plan};
+pub(crate) use plan::{PaysAt, used_sinks, used_sources, used_transforms};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -77,6 +83,19 @@ pub struct Config {
 }
 
 impl Config {
+    /// The same agent with nothing to do: what every start begins from.
+    #[must_use]
+    pub fn without_parts(&self) -> Self {
+        Self {
+            sources: Vec::new(),
+            transforms: Vec::new(),
+            sinks: Vec::new(),
+            pipelines: Vec::new(),
+            limiters: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// How many lanes (source × pipeline × sink) there are.
     #[must_use]
     pub fn lanes_count(&self) -> usize {

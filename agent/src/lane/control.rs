@@ -215,8 +215,13 @@ impl Desk {
         self.flushing.send_replace((number, to));
     }
 
-    /// The lane has ended: nobody waits for it any more.
-    pub(super) fn end(&self) {
+    /// The lane works, perhaps anew.
+    pub(super) fn begin(&self) {
+        self.ended.send_replace(false);
+    }
+
+    /// The lane has ended, and does not go on with other parts: nobody waits for it any more.
+    pub fn end(&self) {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         self.ended.send_replace(true);
         // Whoever waits hears of it.

@@ -138,7 +138,8 @@ pub enum LaneEnd {
     Over,
 }
 
-/// Runs a lane until it is drained or asked to stop. A session that fails is followed by another.
+/// Runs a lane until it is drained or asked to stop. A session that fails is followed by another. Whoever runs it ends its
+/// desk afterwards, unless the lane goes on with other parts.
 pub async fn run(
     parts: LaneParts,
     journal: Arc<Journal>,
@@ -150,6 +151,7 @@ pub async fn run(
         Backoff::new(Duration::from_millis(base), Duration::from_millis(max), Jitter::Full)
             .expect("the constants are in order");
     let mut failures = 0;
+    control.desk.begin();
     let breaker = Arc::new(Mutex::new(Breaker::new(parts.storm)));
     // The lane runs also between two of its sessions.
     let mut held_open = None;
@@ -157,7 +159,6 @@ pub async fn run(
         let ended = session(&parts, &journal, &control, &status, &breaker, &mut held_open).await;
         let error = match ended {
             Ok(end) => {
-                control.desk.end();
                 let state = match end {
                     LaneEnd::Drained => LaneState::Drained,
                     LaneEnd::Stopped | LaneEnd::Over => LaneState::Stopped,
@@ -195,7 +196,6 @@ pub async fn run(
             _ = room.changed(), if cause == "dead_letters" => true,
         };
         if !go_on {
-            control.desk.end();
             status.set(LaneState::Stopped);
             return LaneEnd::Stopped;
         }
@@ -223,6 +223,7 @@ async fn session(
     if let Some(key) = control.desk.to_rename() {
         rename(parts, &lane, &place, &mut opened, &key).await?;
     }
+    take_over(parts, &lane, &place, &mut opened).await?;
     let run_shutdown = control.shutdown.child();
     let mut sealer = Box::new(sealer(parts, &lane, &opened, &place, status, &run_shutdown));
     let mut replays: Vec<_> = opened.replays.drain(..).map(|batch| (batch, true)).collect();
@@ -331,7 +332,26 @@ fn sealer(
     }
 }
 
-/// Gives a batch that the destination holds other content for the next number of this run, and all that follows from it.
+/// Makes what a sink of another kind has sealed ready for this one.
+async fn take_over(
+    parts: &LaneParts,
+    lane: &LaneJournal,
+    place: &Arc<LanePlace>,
+    opened: &mut OpenedLane,
+) -> Result<(), LaneError> {
+    for index in 0..opened.unacked.len() {
+        let batch = &opened.unacked[index];
+        if batch.records > 0 && !parts.sink.takes(&batch.fixed) {
+            let key = BatchKey::from(batch);
+            tracing::warn!(batch = %batch.number, "A sink of another kind has sealed the batch, it is made ready for this one");
+            rename(parts, lane, place, opened, &key).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives a batch the next number of this run, and all that follows from it: one that the destination holds other content for,
+/// or that another kind of sink has sealed.
 async fn rename(
     parts: &LaneParts,
     lane: &LaneJournal,

@@ -48,6 +48,10 @@ impl SinkBuilder for ScriptedSink {
         Ok(facts.identity().into())
     }
 
+    fn takes(&self, _fixed: &str) -> bool {
+        true
+    }
+
     fn build(&self) -> Box<dyn Sink> {
         Box::new(self.clone())
     }

@@ -275,6 +275,14 @@ impl Plugin {
     }
 }
 
+/// The SHA-256 of a plugin's file. Blocks.
+///
+/// # Errors
+/// When it cannot be read or is larger than a plugin may be.
+pub fn digest_of(path: &Path) -> std::io::Result<[u8; 32]> {
+    inspect::read(path).map(|bytes| sha256(&bytes))
+}
+
 /// Checks the file of a transform as far as that goes without compiling it: for `check`, and before a reload.
 ///
 /// # Errors

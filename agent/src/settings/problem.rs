@@ -133,6 +133,21 @@ impl Problems {
         self.list.sort_by_key(|problem| problem.span.as_ref().map_or(usize::MAX, |s| s.start));
     }
 
+    /// The file that they are in, as it was named.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The bytes of a line, counted from 1, without the space around it.
+    #[must_use]
+    pub fn line(&self, number: usize) -> Option<Range<usize>> {
+        let line = self.text.split_inclusive('\n').nth(number.checked_sub(1)?)?;
+        let before: usize = self.text.split_inclusive('\n').take(number - 1).map(str::len).sum();
+        let begin = before + (line.len() - line.trim_start().len());
+        Some(begin..begin + line.trim().len())
+    }
+
     /// The problems.
     #[must_use]
     pub fn list(&self) -> &[Problem] {

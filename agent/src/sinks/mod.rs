@@ -138,6 +138,9 @@ pub trait SinkBuilder: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// Whether this is what a sink of this kind has fixed. A batch that a sink of another kind has sealed is fixed anew.
+    fn takes(&self, fixed: &str) -> bool;
+
     /// What is fixed for a half of a batch: what its parent has, with the half's own name where the sink gives names. Pure,
     /// and made from what was sealed, not from the config. `facts` are those of the half, `parent_fixed` of what was cut.
     ///
@@ -145,6 +148,15 @@ pub trait SinkBuilder: Send + Sync + std::fmt::Debug {
     /// [`Class::Rejected`] when no valid name can be made.
     fn fix_half(&self, _facts: &BatchFacts, parent_fixed: &str) -> Result<Arc<str>, SinkError> {
         Ok(parent_fixed.into())
+    }
+
+    /// Looks at what the sink needs of this machine, as its first attempt would: certificates, credentials. Connects to
+    /// nothing, and blocks for as long as small files take.
+    ///
+    /// # Errors
+    /// With what is wrong about that.
+    fn check(&self) -> Result<(), SinkError> {
+        Ok(())
     }
 
     /// Makes one lane's instance. Connects to nothing: an absent destination must not keep the agent from starting.

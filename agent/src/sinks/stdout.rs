@@ -64,6 +64,11 @@ impl SinkBuilder for StdoutSinkBuilder {
         Ok(serde_json::to_string(&fixed).expect("a string is always JSON").into())
     }
 
+    fn takes(&self, fixed: &str) -> bool {
+        serde_json::from_str(fixed)
+            .is_ok_and(|fixed: Fixed| LineFormat::from_word(&fixed.format).is_some())
+    }
+
     fn build(&self) -> Box<dyn Sink> {
         Box::new(StdoutSink { output: Arc::clone(&self.output) })
     }

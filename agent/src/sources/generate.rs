@@ -50,7 +50,7 @@ impl GenerateSource {
             .render(&[id.as_str()]);
         Ok(Self {
             clock: Arc::clone(&options.clock),
-            counters: Arc::default(),
+            counters: Arc::clone(&options.counters),
             records: config.records,
             every: config.every,
             payload: Template::parse_lenient(&config.payload, FIELDS),

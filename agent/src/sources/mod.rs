@@ -45,6 +45,8 @@ pub struct SourceOptions {
     pub once: bool,
     /// Time.
     pub clock: SharedClock,
+    /// What is counted: those of the source that it takes the place of, if there is one.
+    pub counters: Arc<SourceCounters>,
 }
 
 /// What a source has done in all its runs, for status and metrics. Counted when durable; what is left out, when it is read.
@@ -129,7 +131,7 @@ mod tests {
     }
 
     pub(super) fn options(once: bool) -> SourceOptions {
-        SourceOptions { once, clock: Arc::new(SystemClock) }
+        SourceOptions { once, clock: Arc::new(SystemClock), counters: Arc::default() }
     }
 
     pub(super) fn open(folder: &Path) -> Journal {

@@ -58,7 +58,7 @@ impl StdinSource {
         let subject = Template::parse(&config.subject, &["source"])
             .map_err(|error| SourceError::Subject { source_id: id.clone(), error })?
             .render(&[id.as_str()]);
-        let counters = Arc::new(SourceCounters::default());
+        let counters = Arc::clone(&options.counters);
         let reader = Reader {
             input,
             clock: Arc::clone(&options.clock),

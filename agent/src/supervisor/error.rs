@@ -3,8 +3,11 @@
 use crate::journal::JournalError;
 use crate::lane::ResolveError;
 use crate::lane::replay::ReplayError;
-use crate::plugin::PluginError;
-use crate::record::id::{SourceId, TransformId};
+use crate::limits::RELOAD_READ_MS_MAX;
+use crate::plugin::{CallError, PluginError};
+use crate::record::id::{SinkId, SourceId, TransformId};
+use crate::settings::{Problems, Severity};
+use crate::sinks::SinkError;
 use crate::sources::SourceError;
 
 /// A failed start.
@@ -32,6 +35,55 @@ pub enum StartError {
         /// Why.
         source: SourceError,
     },
+}
+
+/// Why a config was not taken up; everything is as it was then.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// It cannot be used, or has changes that only a start can make.
+    #[error("the config cannot be used: {}", first_of(.0))]
+    Config(Box<Problems>),
+    /// Its files cannot be read in time.
+    #[error("the files of the config cannot be read within {} s", RELOAD_READ_MS_MAX / 1000)]
+    Slow,
+    /// A part cannot be made.
+    #[error("a part cannot be made")]
+    Start(#[from] StartError),
+    /// A plugin does not begin.
+    #[error("transform \"{transform}\" does not begin")]
+    Plugin {
+        /// The transform.
+        transform: TransformId,
+        /// Why.
+        source: CallError,
+    },
+    /// A sink lacks something on this machine.
+    #[error("sink \"{sink}\" cannot be used")]
+    Sink {
+        /// The sink.
+        sink: SinkId,
+        /// What.
+        source: SinkError,
+    },
+    /// A run with `--once` reads its config once.
+    #[error("a run with --once keeps the config that it began with")]
+    Once,
+    /// The agent stops.
+    #[error("the agent is stopping")]
+    Stopping,
+}
+
+/// The first problem with its place, and how many more there are.
+fn first_of(problems: &Problems) -> String {
+    let errors = || problems.list().iter().filter(|problem| problem.severity == Severity::Error);
+    let Some(first) = errors().next() else { return "it has problems".to_owned() };
+    let place = problems.position(first).map(|(line, column)| format!(":{line}:{column}"));
+    let place = place.unwrap_or_default();
+    let more = match errors().count() - 1 + problems.more() {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    format!("{}{place}: {}{more}", problems.file(), first.message)
 }
 
 /// Why an order was not carried out; nothing has changed then.

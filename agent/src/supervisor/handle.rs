@@ -1,19 +1,31 @@
 //! What others hold of a running agent: its status, put together when asked, and the way of orders to its parts (`orders.rs`).
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, OnceCell, mpsc, oneshot, watch};
 
-use super::status::{LaneView, OrphanView, PluginView, SourceState, SourceStatus, Status};
+use super::assembly::{Assembly, make_plugin_host};
+use super::error::{ReloadError, StartError};
+use super::relay::Turns;
+use super::reload::Reloaded;
+use super::start::LoadConfig;
+use super::status::{
+    ConfigView, LaneView, OrphanView, PluginView, SourceState, SourceStatus, Status,
+};
+use super::{SourceOver, Switch};
 use crate::clock::{Monotonic, SharedClock, Timestamp};
-use crate::journal::{Journal, LaneSnapshot, LaneTotals, Opening, Snapshot};
+use crate::config::{self, LaneId, Loaded};
+use crate::journal::config::Durability;
+use crate::journal::{Journal, LaneSnapshot, LaneSpec, LaneTotals, Opening, Snapshot};
 use crate::lane::status::{LaneCounters, LaneState, LaneStatus};
-use crate::lane::{Desk, LaneParts};
-use crate::plugin::Plugin;
+use crate::lane::{Desk, LaneEnd, LaneParts};
+use crate::plugin::{Plugin, PluginHost};
 use crate::record::id::{PipelineId, SinkId, SourceId};
 use crate::sources::SourceCounters;
+use crate::telemetry::Logging;
 
 /// A running source, as the supervisor sees it.
 #[derive(Debug)]
@@ -23,6 +35,9 @@ pub(super) struct SourceEntry {
     pub(super) state: Mutex<SourceState>,
     /// Those of all its runs.
     pub(super) counters: Arc<SourceCounters>,
+    /// Set when it has nothing more to give.
+    pub(super) drain: Arc<watch::Sender<bool>>,
+    pub(super) turns: Mutex<Turns<SourceOver>>,
 }
 
 impl SourceEntry {
@@ -41,31 +56,104 @@ pub(super) struct LaneEntry {
     pub(super) parts: LaneParts,
     pub(super) status: Arc<LaneStatus>,
     pub(super) desk: Arc<Desk>,
+    pub(super) turns: Mutex<Turns<LaneEnd>>,
 }
 
 impl LaneEntry {
+    pub(super) fn id(&self) -> LaneId {
+        let LaneSpec { source, pipeline, sink, .. } = self.parts.spec.clone();
+        LaneId { source, pipeline, sink }
+    }
+
     pub(super) fn is(&self, source: &SourceId, pipeline: &PipelineId, sink: &SinkId) -> bool {
         let spec = &self.parts.spec;
         (&spec.source, &spec.pipeline, &spec.sink) == (source, pipeline, sink)
     }
 }
 
-/// What does not change while the agent runs.
+/// A reload that somebody waits for.
+#[derive(Debug)]
+pub(super) struct Wish {
+    pub(super) only_plan: bool,
+    pub(super) answer: oneshot::Sender<Result<Reloaded, ReloadError>>,
+}
+
+/// How the config stands.
+#[derive(Debug, Clone)]
+pub(super) struct ConfigState {
+    pub(super) file: PathBuf,
+    pub(super) sha256: String,
+    pub(super) adopted_at: Timestamp,
+    /// Why the last adopted config runs, and not that of the file.
+    pub(super) fallback: Option<String>,
+    /// Why the config that was read last is not the one that runs, and since when.
+    pub(super) refused: Option<(String, Timestamp)>,
+    pub(super) reloads: u64,
+    pub(super) reloads_refused: u64,
+}
+
+impl ConfigState {
+    pub(super) fn at_start(loaded: &Loaded, fallback: Option<String>, now: Timestamp) -> Self {
+        Self {
+            file: loaded.file.clone(),
+            sha256: config::adopted::digest(&loaded.text),
+            adopted_at: now,
+            refused: fallback.clone().map(|why| (why, now)),
+            fallback,
+            reloads: 0,
+            reloads_refused: 0,
+        }
+    }
+}
+
+/// What lasts as long as the agent runs; only the assembly and the state of the config are others after a reload.
 #[derive(Debug)]
 pub(super) struct Face {
     pub(super) opening: Opening,
     pub(super) started_at: Timestamp,
     pub(super) started: Monotonic,
-    pub(super) owner: Option<String>,
-    pub(super) runbook: Option<String>,
-    pub(super) relaxed: bool,
-    pub(super) sources: Vec<Arc<SourceEntry>>,
-    pub(super) lanes: Vec<LaneEntry>,
-    pub(super) plugins: Vec<Plugin>,
+    pub(super) assembly: Mutex<Arc<Assembly>>,
+    pub(super) config: Mutex<ConfigState>,
     pub(super) journal: Arc<Journal>,
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(super) stopping: crate::tasks::Shutdown,
+    /// Reloads that somebody waits for.
+    pub(super) wishes: mpsc::Sender<Wish>,
+    /// A reload that nobody waits for.
+    pub(super) hangup: Notify,
+    pub(super) switches: mpsc::Sender<Switch>,
+    /// Made for the first plugin.
+    pub(super) plugin_host: OnceCell<Arc<PluginHost>>,
+    pub(super) load: LoadConfig,
+    pub(super) logging: Option<Logging>,
+    pub(super) once: bool,
+    pub(super) compiler: PathBuf,
     pub(super) clock: SharedClock,
+}
+
+impl Face {
+    /// What runs now.
+    pub(super) fn assembly(&self) -> Arc<Assembly> {
+        Arc::clone(&self.assembly.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn go_over(&self, next: Assembly) {
+        *self.assembly.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    }
+
+    pub(super) fn config(&self) -> MutexGuard<'_, ConfigState> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the last adopted config runs, if it does.
+    pub(super) fn fallback(&self) -> Option<String> {
+        self.config().fallback.clone()
+    }
+
+    pub(super) async fn plugin_host(&self) -> Result<Arc<PluginHost>, StartError> {
+        let made = self.plugin_host.get_or_try_init(|| make_plugin_host(self)).await;
+        made.map(Arc::clone)
+    }
 }
 
 /// Asks a running agent. Cheap to clone.
@@ -77,13 +165,15 @@ impl Handle {
     #[must_use]
     pub fn status(&self) -> Status {
         let face = &*self.0;
+        let assembly = face.assembly();
+        let agent = &assembly.config().agent;
         let journal = Snapshot::clone(&face.snapshots.borrow());
         let mut known: BTreeMap<_, _> = journal
             .lanes
             .iter()
             .map(|lane| ((&lane.source, &lane.pipeline, &lane.sink), lane))
             .collect();
-        let mut lanes: Vec<_> = face
+        let mut lanes: Vec<_> = assembly
             .lanes
             .iter()
             .map(|entry| {
@@ -97,7 +187,8 @@ impl Handle {
             .map(|lane| OrphanView { name: lane.name.to_string(), queued: lane.queued })
             .collect();
         let sources: Vec<_> =
-            face.sources.iter().map(|entry| source_status(entry, &journal)).collect();
+            assembly.sources.iter().map(|entry| source_status(entry, &journal)).collect();
+        let transforms = assembly.transforms.iter();
         Status {
             agent: face.opening.agent.clone(),
             epoch: face.opening.epoch,
@@ -105,17 +196,25 @@ impl Handle {
             salvaged: face.opening.salvaged.clone(),
             started_at: face.started_at,
             uptime: face.clock.monotonic().since(face.started),
-            owner: face.owner.clone(),
-            runbook: face.runbook.clone(),
-            relaxed: face.relaxed,
+            owner: agent.owner.clone(),
+            runbook: agent.runbook.clone(),
+            relaxed: assembly.config().journal.durability == Durability::Relaxed,
+            config: config_view(&face.config()),
             not_ready: not_ready(face, &journal, &sources, &lanes),
             sources,
             lanes,
             orphans,
-            plugins: face.plugins.iter().map(plugin_view).collect(),
+            plugins: transforms.map(|transform| plugin_view(&transform.plugin)).collect(),
             journal,
         }
     }
+}
+
+fn config_view(state: &ConfigState) -> ConfigView {
+    let ConfigState { file, sha256, adopted_at, fallback, refused, reloads, reloads_refused } =
+        state.clone();
+    let is_fallback = fallback.is_some();
+    ConfigView { file, sha256, adopted_at, is_fallback, refused, reloads, reloads_refused }
 }
 
 /// A lane that holds for its destination does not make the agent unready: it takes records and keeps them.

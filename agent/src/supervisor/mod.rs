@@ -1,49 +1,69 @@
 //! Starts, watches and stops the parts of an agent, and carries orders to them.
 //!
-//! Start: journal, plugins, sinks, lanes, sources. Stop, in the order that loses nothing: not ready, sources, lanes (each
+//! Start: journal, and then a reload from nothing: plugins, sinks, lanes, sources. A reload makes everything new ready beside
+//! the old ([`assembly`]), then each part goes over at its own boundary ([`switch`]). Stop, in the order that loses nothing: not ready, sources, lanes (each
 //! between two batches), journal. A destination that is down never keeps the agent from starting.
 
+mod assembly;
 mod digests;
 mod error;
 mod handle;
 mod orders;
+mod relay;
+mod reload;
 mod source;
 mod start;
 pub mod status;
+mod switch;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot};
 
-pub use error::{OrderError, StartError};
+pub use error::{OrderError, ReloadError, StartError};
 pub use handle::Handle;
-pub use start::StartOptions;
+pub use reload::{Backlog, Outcome, Reloaded};
+pub use start::{LoadConfig, StartOptions};
 
+use crate::config::Loaded;
 use crate::journal::Journal;
+use crate::lane::LaneEnd;
 use crate::lane::status::LaneState;
-use crate::lane::{LaneControl, LaneEnd};
-use crate::record::id::SourceId;
 use crate::tasks::{Ended, Shutdown, TaskGroup};
-use handle::Face;
-use source::{SourceEnd, SourceTask};
+use assembly::Prepared;
+use handle::{Face, SourceEntry, Wish};
+use relay::{Over, UnderWay};
+use source::SourceEnd;
 use status::{SourceState, Status};
+
+/// Whose end it is, and how it ended.
+type SourceOver = (Arc<SourceEntry>, SourceEnd);
 
 /// A started agent.
 #[derive(Debug)]
 pub struct Supervisor {
     journal: Arc<Journal>,
     face: Arc<Face>,
-    sources: TaskGroup<SourceEnd>,
-    lanes: TaskGroup<LaneEnd>,
-    /// One for each source: set when it has nothing more to give.
-    drains: Vec<(SourceId, watch::Sender<bool>)>,
+    sources: TaskGroup<Over<SourceOver>>,
+    lanes: TaskGroup<Over<LaneEnd>>,
+    /// Reloads that are prepared.
+    switches: mpsc::Receiver<Switch>,
+    /// Reloads that somebody waits for; taken when the run begins.
+    wishes: Option<mpsc::Receiver<Wish>>,
     /// How long a source of a finite run may fail before it is given up.
-    patience: watch::Sender<Option<Duration>>,
+    patience: tokio::sync::watch::Sender<Option<Duration>>,
     source_shutdown: Shutdown,
     lane_shutdown: Shutdown,
-    once: bool,
-    stop_grace: Duration,
+}
+
+/// Another config to go over to, now.
+struct Switch {
+    prepared: Prepared,
+    /// Dropped when every part has gone over.
+    under_way: UnderWay,
+    taken: oneshot::Sender<()>,
 }
 
 /// How a run ended.
@@ -55,6 +75,8 @@ pub struct RunEnd {
     pub undone: Vec<String>,
     /// The damage of the journal for which it ended; a start anew salvages what is good.
     pub damage: Option<String>,
+    /// The config that ran last, and why it is not that of its file.
+    pub config: (Arc<Loaded>, Option<String>),
 }
 
 impl Supervisor {
@@ -63,73 +85,7 @@ impl Supervisor {
     /// # Errors
     /// See [`StartError`]; what was started until then is stopped.
     pub async fn start(options: StartOptions) -> Result<Self, StartError> {
-        let started = start::start(&options).await?;
-        let source_shutdown = Shutdown::new();
-        let lane_shutdown = Shutdown::new();
-        let mut sources = TaskGroup::default();
-        let mut lanes = TaskGroup::default();
-        let drains: Vec<_> = started
-            .sources
-            .iter()
-            .map(|(entry, _)| (entry.id.clone(), watch::channel(false).0))
-            .collect();
-        for entry in &started.lanes {
-            let spec = &entry.parts.spec;
-            let drain = drains.iter().find(|(source, _)| *source == spec.source);
-            let none = || watch::channel(false).1;
-            let drain = drain.map_or_else(none, |(_, drain)| drain.subscribe());
-            let (shutdown, desk) = (lane_shutdown.clone(), Arc::clone(&entry.desk));
-            let control = LaneControl { shutdown, drain, desk };
-            let name = format!("{}/{}/{}", spec.source, spec.pipeline, spec.sink);
-            let span = tracing::error_span!("lane", id = %name);
-            let (parts, journal) = (entry.parts.clone(), Arc::clone(&started.journal));
-            let lane = crate::lane::run(parts, journal, control, Arc::clone(&entry.status));
-            lanes.spawn(format!("lane {name}"), span, lane);
-        }
-        let patience = watch::Sender::new(None);
-        let mut entries = Vec::new();
-        for (entry, source) in started.sources {
-            entries.push(Arc::clone(&entry));
-            let span = tracing::error_span!("source", id = %entry.id);
-            let name = entry.id.to_string();
-            let task = SourceTask {
-                source,
-                entry,
-                journal: Arc::clone(&started.journal),
-                once: options.once,
-                patience: patience.subscribe(),
-                clock: Arc::clone(&options.clock),
-                shutdown: source_shutdown.clone(),
-            };
-            sources.spawn(name, span, task.run());
-        }
-        let face = Arc::new(Face {
-            opening: started.opening,
-            started_at: options.clock.now(),
-            started: options.clock.monotonic(),
-            owner: options.config.agent.owner.clone(),
-            runbook: options.config.agent.runbook.clone(),
-            relaxed: started.relaxed,
-            sources: entries,
-            lanes: started.lanes,
-            plugins: started.plugins,
-            snapshots: started.journal.snapshots(),
-            journal: Arc::clone(&started.journal),
-            stopping: source_shutdown.clone(),
-            clock: Arc::clone(&options.clock),
-        });
-        Ok(Self {
-            journal: started.journal,
-            face,
-            sources,
-            lanes,
-            drains,
-            patience,
-            source_shutdown,
-            lane_shutdown,
-            once: options.once,
-            stop_grace: options.config.agent.stop_grace,
-        })
+        start::start(options).await
     }
 
     /// What others ask the agent through.
@@ -147,6 +103,7 @@ impl Supervisor {
         let journal = Arc::clone(&self.journal);
         let mut met = journal.damage();
         let mut damage = None;
+        let (agent, wishes) = (self.handle(), self.wishes.take());
         let ended = tokio::select! {
             () = shutdown.requested() => {
                 tracing::info!("Stopping");
@@ -161,13 +118,15 @@ impl Supervisor {
                 undone.push("journal: its writer broke down".to_owned());
                 true
             }
+            () = reloads(agent, wishes) => true,
             () = self.run_to_end(timeout, &mut undone) => true,
         };
         // Whoever asked for everything to be done is told what is not; a service that is stopped keeps it for its next start.
-        if self.once && !ended {
+        let once = self.face.once;
+        if once && !ended {
             self.name_unread(&mut undone);
         }
-        if self.once || ended {
+        if once || ended {
             self.name_undelivered(&mut undone);
         }
         if let Some(damage) = &damage {
@@ -184,22 +143,30 @@ impl Supervisor {
         loop {
             tokio::select! {
                 ended = self.sources.next_ended(), if sources_left => match ended {
-                    Some(ended) if !self.source_ended(&ended, undone) => return,
-                    Some(_) => {}
+                    Some(ended) => {
+                        if !self.source_ended(ended, undone) {
+                            return;
+                        }
+                    }
                     None => {
                         sources_left = false;
                         deadline = timeout.map(|timeout| tokio::time::Instant::now() + timeout);
                     }
                 },
                 ended = self.lanes.next_ended() => match ended {
-                    Some(ended) if ended.result.is_none() => {
-                        tracing::error!(task = %ended.name, "Lane ended in a panic");
-                        undone.push(format!("{}: it ended in a panic", ended.name));
-                        return;
+                    Some(ended) => {
+                        if !self.lane_ended(ended, undone) {
+                            return;
+                        }
                     }
-                    Some(_) => {}
                     None => break,
                 },
+                Some(Switch { prepared, under_way, taken }) = self.switches.recv() => {
+                    self.switch(prepared, &under_way);
+                    sources_left = true;
+                    // Whoever asked may have given up waiting.
+                    let _unheard = taken.send(());
+                }
                 () = sleep_until(deadline) => break,
             }
         }
@@ -207,7 +174,7 @@ impl Supervisor {
 
     /// Sources that are not at their end.
     fn name_unread(&self, undone: &mut Vec<String>) {
-        for entry in &self.face.sources {
+        for entry in &self.face.assembly().sources {
             if entry.state() == SourceState::Running {
                 undone.push(format!("source {} is not at its end", entry.id));
             }
@@ -216,7 +183,7 @@ impl Supervisor {
 
     /// Lanes that are not done, and why.
     fn name_undelivered(&self, undone: &mut Vec<String>) {
-        for entry in &self.face.lanes {
+        for entry in &self.face.assembly().lanes {
             let state = entry.status.state();
             let spec = &entry.parts.spec;
             let name = format!("{}/{}/{}", spec.source, spec.pipeline, spec.sink);
@@ -230,25 +197,54 @@ impl Supervisor {
     }
 
     /// Lets the lanes of a source that has ended drain. False when it ended in a panic.
-    fn source_ended(&self, ended: &Ended<SourceEnd>, undone: &mut Vec<String>) -> bool {
-        let sound = note_source(ended, undone);
-        let drain = self.drains.iter().find(|(id, _)| sound && id.as_str() == ended.name);
-        if let Some((_, drain)) = drain {
-            drain.send_replace(true);
+    fn source_ended(&mut self, ended: Ended<Over<SourceOver>>, undone: &mut Vec<String>) -> bool {
+        let Some(Over { end, missed }) = ended.result else {
+            note_panic("source", &ended.name, undone);
+            return false;
+        };
+        if let Some(turn) = missed {
+            self.take_up_source(&ended.name, turn);
+        } else if let Some((entry, end)) = end {
+            note_source(&entry, &end, undone);
+            // Another one may have taken its place since.
+            if self.face.assembly().sources.iter().any(|now| Arc::ptr_eq(now, &entry)) {
+                entry.drain.send_replace(true);
+            }
         }
-        sound
+        true
+    }
+
+    /// False when a lane ended in a panic.
+    fn lane_ended(&mut self, ended: Ended<Over<LaneEnd>>, undone: &mut Vec<String>) -> bool {
+        match ended.result {
+            None => {
+                note_panic("lane", &ended.name, undone);
+                return false;
+            }
+            Some(Over { missed: Some(turn), .. }) => self.take_up_lane(&ended.name, turn),
+            Some(_) => {}
+        }
+        true
     }
 
     async fn stop(self, mut undone: Vec<String>) -> RunEnd {
         let begun = tokio::time::Instant::now();
+        let grace = self.face.assembly().config().agent.stop_grace;
         self.source_shutdown.request();
-        let (ended, late) = self.sources.drain(self.stop_grace / 2).await;
-        for source in &ended {
-            note_source(source, &mut undone);
+        let (ended, late) = self.sources.drain(grace / 2).await;
+        for source in ended {
+            match source.result {
+                Some(Over { end, .. }) => {
+                    if let Some((entry, end)) = end {
+                        note_source(&entry, &end, &mut undone);
+                    }
+                }
+                None => note_panic("source", &source.name, &mut undone),
+            }
         }
         aborted("Sources", &late);
         self.lane_shutdown.request();
-        let (_, late) = self.lanes.drain(self.stop_grace.saturating_sub(begun.elapsed())).await;
+        let (_, late) = self.lanes.drain(grace.saturating_sub(begun.elapsed())).await;
         aborted("Lanes", &late);
         let handle = Handle(Arc::clone(&self.face));
         if let Err(error) = self.journal.close().await {
@@ -256,25 +252,35 @@ impl Supervisor {
             tracing::error!(error, "Journal was not closed cleanly");
             undone.push(format!("journal: {error}"));
         }
-        RunEnd { status: handle.status(), undone, damage: None }
+        let loaded = Arc::clone(&self.face.assembly().loaded);
+        let config = (loaded, self.face.fallback());
+        RunEnd { status: handle.status(), undone, damage: None, config }
     }
 }
 
-/// Notes what a source that has ended leaves undone. False when it ended in a panic.
-fn note_source(ended: &Ended<SourceEnd>, undone: &mut Vec<String>) -> bool {
-    let name = &ended.name;
-    match &ended.result {
-        Some(SourceEnd::Finished | SourceEnd::Stopped) => {}
-        Some(SourceEnd::Partly(unread)) => {
+/// Carries out reloads. A finite run keeps the config that it began with.
+async fn reloads(agent: Handle, wishes: Option<mpsc::Receiver<Wish>>) {
+    match wishes {
+        Some(wishes) if !agent.0.once => watch::run(agent, wishes).await,
+        _ => std::future::pending().await,
+    }
+}
+
+/// Notes what a source that has ended leaves undone.
+fn note_source(entry: &SourceEntry, end: &SourceEnd, undone: &mut Vec<String>) {
+    let name = &entry.id;
+    match end {
+        SourceEnd::Finished | SourceEnd::Stopped => {}
+        SourceEnd::Partly(unread) => {
             undone.extend(unread.iter().map(|what| format!("source {name}: {what}")));
         }
-        Some(SourceEnd::Failed(reason)) => undone.push(format!("source {name}: {reason}")),
-        None => {
-            tracing::error!(source = %name, "Source ended in a panic");
-            undone.push(format!("source {name}: it ended in a panic"));
-        }
+        SourceEnd::Failed(reason) => undone.push(format!("source {name}: {reason}")),
     }
-    ended.result.is_some()
+}
+
+fn note_panic(kind: &'static str, name: &str, undone: &mut Vec<String>) {
+    tracing::error!(kind, task = %name, "A task ended in a panic");
+    undone.push(format!("{kind} {name}: it ended in a panic"));
 }
 
 /// Says who was still at work when the time was over. What they were at stays in the journal.

@@ -55,9 +55,9 @@ impl Handle {
         lane: Option<&str>,
         timeout: Duration,
     ) -> Result<Vec<LaneView>, OrderError> {
-        let entries: Vec<&LaneEntry> = match lane {
+        let entries = match lane {
             Some(lane) => vec![self.entry(lane)?],
-            None => self.0.lanes.iter().collect(),
+            None => self.0.assembly().lanes.clone(),
         };
         let flushes = entries.iter().map(|entry| async move {
             let flushed = tokio::time::timeout(timeout, entry.desk.flush()).await;
@@ -122,12 +122,13 @@ impl Handle {
         Ok(planned.unwrap_or(Err(JournalError::Closed))?)
     }
 
-    fn entry(&self, lane: &str) -> Result<&LaneEntry, OrderError> {
+    fn entry(&self, lane: &str) -> Result<Arc<LaneEntry>, OrderError> {
         let snapshot = self.0.snapshots.borrow().clone();
-        let entry = self.0.lanes.iter().find(|entry| {
+        let assembly = self.0.assembly();
+        let entry = assembly.lanes.iter().find(|entry| {
             let is = |known: &&LaneSnapshot| entry.is(&known.source, &known.pipeline, &known.sink);
             lane_name(entry, snapshot.lanes.iter().find(is)) == lane
         });
-        entry.ok_or_else(|| OrderError::UnknownLane(lane.to_owned()))
+        entry.cloned().ok_or_else(|| OrderError::UnknownLane(lane.to_owned()))
     }
 }

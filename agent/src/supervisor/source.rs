@@ -45,7 +45,6 @@ pub(super) struct SourceTask {
     /// With `--once`: how long it may fail before it is given up; `None` is for ever.
     pub(super) patience: watch::Receiver<Option<Duration>>,
     pub(super) clock: SharedClock,
-    pub(super) shutdown: Shutdown,
 }
 
 /// Failures in a row.
@@ -56,14 +55,14 @@ struct Failing {
 }
 
 impl SourceTask {
-    pub(super) async fn run(mut self) -> SourceEnd {
+    pub(super) async fn run(mut self, shutdown: Shutdown) -> SourceEnd {
         let (base, max) = BACKOFF_MS;
         let (base, max) = (Duration::from_millis(base), Duration::from_millis(max));
         let backoff = Backoff::new(base, max, Jitter::Full).expect("the constants are in order");
         let mut failing: Option<Failing> = None;
         loop {
             let (began, records) = (self.clock.monotonic(), self.records());
-            let error = match self.session().await {
+            let error = match self.session(&shutdown).await {
                 Ok(finished) => return self.finished(finished),
                 Err(error) => error,
             };
@@ -90,8 +89,8 @@ impl SourceTask {
                 return self.failed(reason);
             }
             let wait = backoff.wait(failing.count);
-            if !self.shutdown.sleep(left.map_or(wait, |left| left.min(wait))).await {
-                return self.last_try(reason).await;
+            if !shutdown.sleep(left.map_or(wait, |left| left.min(wait))).await {
+                return self.last_try(reason, &shutdown).await;
             }
         }
     }
@@ -111,11 +110,11 @@ impl SourceTask {
     }
 
     /// Asked to stop after a failure: what only the source still has is handed in once more.
-    async fn last_try(mut self, reason: String) -> SourceEnd {
+    async fn last_try(mut self, reason: String, shutdown: &Shutdown) -> SourceEnd {
         if self.source.unsaved() == 0 {
             return self.finished(Finished::Stopped);
         }
-        match self.session().await {
+        match self.session(shutdown).await {
             Ok(finished) => self.finished(finished),
             Err(_) => self.failed(reason),
         }
@@ -128,14 +127,14 @@ impl SourceTask {
         })
     }
 
-    async fn session(&mut self) -> Result<Finished, SourceError> {
+    async fn session(&mut self, shutdown: &Shutdown) -> Result<Finished, SourceError> {
         let appender = self
             .journal
             .appender(&self.entry.id)
             .await
             .map_err(|source| AppendError::Journal { source_id: self.entry.id.clone(), source })?;
         self.entry.set(SourceState::Running);
-        self.source.run(appender, self.shutdown.clone()).await
+        self.source.run(appender, shutdown.clone()).await
     }
 }
 

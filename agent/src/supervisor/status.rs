@@ -1,5 +1,6 @@
 //! How the agent is, at one moment: plain data for the admin server, the command line and the metrics.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
@@ -28,6 +29,8 @@ pub struct Status {
     pub runbook: Option<String>,
     /// Whether `journal.durability` is `relaxed`, which weakens what "accepted" means.
     pub relaxed: bool,
+    /// The config.
+    pub config: ConfigView,
     /// Why it is not ready; ready when empty. One line each, with the part's name in front.
     pub not_ready: Vec<String>,
     /// The journal.
@@ -40,6 +43,25 @@ pub struct Status {
     pub orphans: Vec<OrphanView>,
     /// Plugins.
     pub plugins: Vec<PluginView>,
+}
+
+/// Which config runs, and how the last reload went.
+#[derive(Debug, Clone)]
+pub struct ConfigView {
+    /// Its file.
+    pub file: PathBuf,
+    /// Digest of its text.
+    pub sha256: String,
+    /// When it was taken up.
+    pub adopted_at: Timestamp,
+    /// Whether it is the last one that a run has adopted, because the file could not be used at the start.
+    pub is_fallback: bool,
+    /// Why what the file holds is not what runs, and since when.
+    pub refused: Option<(String, Timestamp)>,
+    /// Reloads that were adopted since this run began.
+    pub reloads: u64,
+    /// Reloads that were refused since this run began.
+    pub reloads_refused: u64,
 }
 
 /// What a source is doing.

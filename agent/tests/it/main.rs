@@ -36,6 +36,12 @@ mod outage;
 mod pipeline;
 /// Power cuts of the whole agent, rebuilt from its system calls.
 mod power;
+/// Another config under a running agent, and a start with a broken one.
+mod reload;
+/// Rates that are changed while records go out, as their receiver sees it.
+mod reload_rates;
+/// Many reloads in a row, under a flow of records.
+mod reloads;
 /// Dead letters that go out again.
 mod replay;
 /// Which pipeline takes a record, and which file it goes into.

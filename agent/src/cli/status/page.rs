@@ -208,6 +208,7 @@ mod tests {
     #[test]
     fn a_calm_agent_has_a_short_page() {
         let mut status = StatusView::of(&admin::tests::status());
+        status.config.trouble = None;
         status.orphans.clear();
         status.not_ready.clear();
         status.dead_letters = admin::status::DeadLettersStatus::default();

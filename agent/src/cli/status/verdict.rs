@@ -45,6 +45,7 @@ pub(super) fn verdicts(status: &StatusView, now: Timestamp) -> Vec<Verdict> {
             });
         }
     }
+    all.extend(config_verdict(status, now));
     all.extend(journal_verdict(status, now));
     all.extend(letters_verdict(status, now));
     all.extend(other_reasons(status));
@@ -144,6 +145,27 @@ fn cause_words(cause: &str) -> (Grade, &'static str, &'static str, &'static str)
         ),
         _ => (Grade::Blocked, "BLOCKED", "it holds", "see the log"),
     }
+}
+
+/// What the file holds is not what runs.
+fn config_verdict(status: &StatusView, now: Timestamp) -> Option<Verdict> {
+    let config = &status.config;
+    let trouble = config.trouble.as_ref()?;
+    let (what, instead) = if config.last_adopted {
+        ("could not be used at the start", "what the last run had adopted runs in its place")
+    } else {
+        ("is not taken up", "what was there before goes on")
+    };
+    Some(Verdict {
+        grade: Grade::Failing,
+        word: "CONFIG",
+        sentence: format!(
+            "for {} the config {what}, and {instead}: {}; correct {}, then it is taken up by itself",
+            since(trouble, now),
+            trouble.reason,
+            config.file
+        ),
+    })
 }
 
 fn journal_verdict(status: &StatusView, now: Timestamp) -> Option<Verdict> {
@@ -344,6 +366,7 @@ mod tests {
         status.orphans.clear();
         status.sources.truncate(1);
         status.not_ready.clear();
+        status.config.trouble = None;
         status.dead_letters = DeadLettersStatus::default();
         for lane in &mut status.lanes {
             (lane.lost, lane.dead_lettered, lane.trouble) = (0, 0, None);
@@ -363,6 +386,7 @@ mod tests {
         status.not_ready = vec![format!("journal: {reason}")];
         status.lanes.clear();
         status.sources.clear();
+        status.config.trouble = None;
         let since = "2023-11-14T22:13:20Z".to_owned();
         status.journal.trouble = Some(Trouble { cause: "full".to_owned(), reason, since });
         let now = Timestamp(1_700_000_000_000_000_000 + 60_000_000_000);

@@ -66,7 +66,12 @@ impl Site {
         let (parts, journal) = (self.parts.clone(), Arc::clone(&self.bench.journal));
         let mut group = TaskGroup::default();
         let lane = run(parts, journal, control, Arc::clone(&self.bench.status));
-        group.spawn("lane", tracing::Span::none(), lane);
+        let desk = Arc::clone(&self.desk);
+        group.spawn("lane", tracing::Span::none(), async move {
+            let end = lane.await;
+            desk.end();
+            end
+        });
         group
     }
 

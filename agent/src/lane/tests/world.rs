@@ -183,6 +183,10 @@ impl SinkBuilder for WorldSink {
         Ok(facts.identity().into())
     }
 
+    fn takes(&self, _fixed: &str) -> bool {
+        true
+    }
+
     fn fix_half(&self, facts: &BatchFacts, parent: &str) -> Result<Arc<str>, SinkError> {
         let identity = facts.identity();
         assert_eq!(identity.rsplit_once('.').unwrap().0, parent, "a half of it");

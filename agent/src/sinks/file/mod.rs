@@ -181,6 +181,10 @@ impl SinkBuilder for FileSinkBuilder {
         self.partition_by.clone()
     }
 
+    fn takes(&self, fixed: &str) -> bool {
+        Fixed::parse(fixed).is_ok()
+    }
+
     fn fix_half(&self, facts: &BatchFacts, parent_fixed: &str) -> Result<Arc<str>, SinkError> {
         let half = |name: &mut String, suffix_at: &mut Option<usize>| -> Result<(), SinkError> {
             let named = name::half(facts, name, *suffix_at).map_err(|reason| {

@@ -101,6 +101,27 @@ impl SinkBuilder for HttpSinkBuilder {
         Ok(Encoding::of_config(&self.shared.config).fix().into())
     }
 
+    fn takes(&self, fixed: &str) -> bool {
+        Encoding::fixed(fixed).is_ok()
+    }
+
+    fn check(&self) -> Result<(), SinkError> {
+        let config = &self.shared.config;
+        if config.tls.is_some() {
+            self.shared.tls.refresh().map_err(|error| {
+                SinkError::new(Class::Unreachable, "its TLS cannot be set up").caused_by(error)
+            })?;
+        }
+        for (name, value) in &config.headers {
+            let Value::Secret(secret) = value else { continue };
+            secret.read().map_err(|error| {
+                let reason = format!("the secret of its header {name} cannot be read");
+                SinkError::new(Class::Unreachable, reason).caused_by(error)
+            })?;
+        }
+        Ok(())
+    }
+
     fn build(&self) -> Box<dyn Sink> {
         let throttle = Throttle::new(self.limiter.clone());
         Box::new(HttpSink { shared: Arc::clone(&self.shared), throttle, long: None })

@@ -47,6 +47,7 @@ use crate::record::batch::{BatchFacts, BlockReader, FrameBlock, SealedBatch};
 use crate::record::id::SinkId;
 use crate::record::subject::SubjectPattern;
 use crate::record::template::Template;
+use crate::secret::Secret;
 
 /// How long an attempt waits for a connection that is being made.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -149,6 +150,22 @@ impl SinkBuilder for NatsSinkBuilder {
         })?;
         let fixed = Fixed { subject: subject::fix(&template, facts) };
         Ok(serde_json::to_string(&fixed).expect("a string is always JSON").into())
+    }
+
+    fn takes(&self, fixed: &str) -> bool {
+        serde_json::from_str::<Fixed>(fixed).is_ok()
+    }
+
+    fn check(&self) -> Result<(), SinkError> {
+        if let Some(tls) = &self.shared.tls {
+            tls.refresh().map_err(|error| {
+                SinkError::new(Class::Unreachable, "its TLS cannot be set up").caused_by(error)
+            })?;
+        }
+        let credentials = self.shared.config.credentials.as_ref().map(Secret::read).transpose();
+        credentials.map(drop).map_err(|error| {
+            SinkError::new(Class::Unreachable, "its credentials cannot be read").caused_by(error)
+        })
     }
 
     fn build(&self) -> Box<dyn Sink> {

@@ -68,7 +68,8 @@ impl FileSource {
         let subject = Template::parse(&config.subject, SUBJECT_FIELDS)
             .map_err(|error| SourceError::Subject { source_id: id.clone(), error })?;
         let (config, options) = (config.clone(), options.clone());
-        Ok(Self { id, config, patterns, subject, options, counters: Arc::default() })
+        let counters = Arc::clone(&options.counters);
+        Ok(Self { id, config, patterns, subject, options, counters })
     }
 
     fn follower(&self, appender: &Appender) -> Follower {

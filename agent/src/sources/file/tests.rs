@@ -279,7 +279,7 @@ async fn lines_written_just_before_a_rotation_are_read_also_after_a_long_rest() 
     let bench = Bench::new();
     bench.write("app.log", numbered(0, 5));
     let clock = Arc::new(ManualClock::new(Timestamp(0)));
-    let of_clock = SourceOptions { once: false, clock: Arc::clone(&clock) as _ };
+    let of_clock = SourceOptions { clock: Arc::clone(&clock) as _, ..options(false) };
     let source = Box::new(FileSource::new(source_id(), &bench.config, &of_clock).unwrap());
     bench
         .follow_with(source, |counters| {

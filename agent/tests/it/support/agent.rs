@@ -19,8 +19,12 @@ impl Home {
     }
 
     pub(crate) fn configure(&self, config: &str) {
-        let text = config.replace("{dir}", self.path("").to_str().unwrap().trim_end_matches('/'));
-        std::fs::write(self.config(), text).unwrap();
+        std::fs::write(self.config(), self.filled(config)).unwrap();
+    }
+
+    /// The text with the directory where it says `{dir}`.
+    pub(crate) fn filled(&self, text: &str) -> String {
+        text.replace("{dir}", self.path("").to_str().unwrap().trim_end_matches('/'))
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

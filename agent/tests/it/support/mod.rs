@@ -6,6 +6,7 @@ pub(crate) mod cluster;
 pub(crate) mod http;
 pub(crate) mod nats;
 pub(crate) mod proxy;
+pub(crate) mod reload;
 pub(crate) mod sensors;
 
 use std::path::{Path, PathBuf};

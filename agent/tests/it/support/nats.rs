@@ -87,6 +87,33 @@ impl Server {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
+    /// The numbers of the connections that clients have now, by the clients' names. Of a server that was started with
+    /// `http: "127.0.0.1:-1"`.
+    pub(crate) fn connections(&self) -> Vec<(String, u64)> {
+        use std::io::{Read as _, Write as _};
+
+        let ports = format!("ports/nats-server_{}.ports", self.child.id());
+        let text = std::fs::read_to_string(self.directory.path().join(ports)).unwrap();
+        let ports: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let url = ports["monitoring"][0].as_str().unwrap();
+        let address = url.trim_start_matches("http://");
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let request =
+            format!("GET /connz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        let (begin, end) = (body.find('{').unwrap(), body.rfind('}').unwrap());
+        let all: serde_json::Value = serde_json::from_str(&body[begin..=end]).unwrap();
+        let connections = all["connections"].as_array().unwrap().iter();
+        connections
+            .map(|one| {
+                (one["name"].as_str().unwrap_or_default().to_owned(), one["cid"].as_u64().unwrap())
+            })
+            .collect()
+    }
+
     pub(crate) async fn jetstream(&self) -> Context {
         let client = async_nats::connect(self.url()).await.unwrap();
         async_nats::jetstream::new(client)
