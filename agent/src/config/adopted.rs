@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,10 @@ use crate::settings::{Document, Problems};
 
 /// The copy, in the data directory.
 const NAME: &str = "adopted.json";
+/// Where it is written before it takes that name.
+const ASIDE: &str = "adopted.json.part";
+/// For our user alone: a config is nobody else's business.
+const MODE: u32 = 0o600;
 /// The version of the copy's form.
 const VERSION: u32 = 1;
 /// Most bytes of a copy: a text in which every byte is escaped.
@@ -55,11 +60,13 @@ pub fn keep(data_dir: &Path, loaded: &Loaded) -> io::Result<()> {
     if kept(data_dir).as_ref() == Some(&copy) {
         return Ok(());
     }
-    let mut aside = tempfile::NamedTempFile::new_in(data_dir)?;
-    serde_json::to_writer(&mut aside, &copy)?;
-    aside.flush()?;
-    aside.as_file().sync_all()?;
-    aside.persist(data_dir.join(NAME))?;
+    // Always the same name: what a power cut leaves is written over by the next run.
+    let aside = data_dir.join(ASIDE);
+    let mut file =
+        File::options().write(true).create(true).truncate(true).mode(MODE).open(&aside)?;
+    file.write_all(&serde_json::to_vec(&copy)?)?;
+    file.sync_all()?;
+    std::fs::rename(&aside, data_dir.join(NAME))?;
     File::open(data_dir)?.sync_all()
 }
 
