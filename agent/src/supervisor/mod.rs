@@ -1,8 +1,8 @@
 //! Starts, watches and stops the parts of an agent, and carries orders to them.
 //!
 //! Start: journal, and then a reload from nothing: plugins, sinks, lanes, sources. A reload makes everything new ready beside
-//! the old ([`assembly`]), then each part goes over at its own boundary ([`switch`]). Stop, in the order that loses nothing: not ready, sources, lanes (each
-//! between two batches), journal. A destination that is down never keeps the agent from starting.
+//! the old (`assembly`), then each part goes over at its own boundary (`switch`). Stop, in the order that loses nothing: not
+//! ready, sources, lanes (each between two batches), journal. A destination that is down never keeps the agent from starting.
 
 mod assembly;
 mod digests;

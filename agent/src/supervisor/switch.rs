@@ -42,11 +42,11 @@ impl Supervisor {
             .into_iter()
             .map(|new| {
                 let before = old.sources.iter().find(|entry| entry.id == new.id);
-                self.place_source(new, before, grace, under_way)
+                self.next_source(new, before, grace, under_way)
             })
             .collect();
-        let restarted: Vec<_> = placed.iter().map(|entry| entry.id.clone()).collect();
-        entries.extend(placed);
+        let restarted: Vec<_> = placed.iter().map(|(entry, _)| entry.id.clone()).collect();
+        entries.extend(placed.iter().map(|(entry, _)| Arc::clone(entry)));
         // In the order of the config.
         let place = |entry: &Arc<SourceEntry>| {
             plan.sources.iter().position(|planned| planned.id == entry.id)
@@ -68,6 +68,10 @@ impl Supervisor {
                 }
             })
             .collect();
+        // Behind their lanes: a new lane that begins now begins before its source does.
+        for (entry, turn) in placed {
+            self.place_source(&entry, turn);
+        }
         if let Some(logging) = &self.face.logging
             && plan.live.contains(&"log.level")
         {
@@ -77,13 +81,14 @@ impl Supervisor {
         self.face.go_over(next);
     }
 
-    fn place_source(
-        &mut self,
+    /// A source that is to run, and its turn.
+    fn next_source(
+        &self,
         new: NewSource,
         before: Option<&Arc<SourceEntry>>,
         grace: Duration,
         under_way: &UnderWay,
-    ) -> Arc<SourceEntry> {
+    ) -> (Arc<SourceEntry>, Turn<SourceOver>) {
         let NewSource { id, kind, source } = new;
         let drain =
             before.map_or_else(|| Arc::new(watch::channel(false).0), |b| Arc::clone(&b.drain));
@@ -108,12 +113,14 @@ impl Supervisor {
         let work: Work<SourceOver> =
             Box::new(move |stop| Box::pin(async move { (whose, task.run(stop).await) }));
         // Half of the time is for the lanes, as in a stop.
-        let turn = Turn { work: Some(work), grace: grace / 2, under_way: under_way.clone() };
+        (entry, Turn { work: Some(work), grace: grace / 2, under_way: under_way.clone() })
+    }
+
+    fn place_source(&mut self, entry: &Arc<SourceEntry>, turn: Turn<SourceOver>) {
         let missed = held(&entry.turns).try_send(turn).err();
         if let Some(turn) = missed {
-            self.begin_source(&entry, turn.into_inner());
+            self.begin_source(entry, turn.into_inner());
         }
-        entry
     }
 
     fn begin_source(&mut self, entry: &Arc<SourceEntry>, turn: Turn<SourceOver>) {
