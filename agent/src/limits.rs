@@ -42,6 +42,8 @@ pub const READERS_MAX: usize = 4;
 pub const ATTEMPTS_SHOWN_MAX: usize = 8;
 /// Finished batches remembered for `explain`; fewer where the journal is small.
 pub const FINISHED_BATCHES_MAX: u64 = 10_000;
+/// Acked batches of a lane whose rows go to those together.
+pub const ACKED_ROWS_MAX: usize = 16;
 /// Least that `journal.max_bytes` may be.
 pub const JOURNAL_BYTES_MIN: u64 = 1024 * 1024;
 /// Most that `journal.max_bytes` may be.

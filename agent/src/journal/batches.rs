@@ -2,8 +2,10 @@
 
 use rusqlite::{Connection, params};
 
+use super::acked::acked_batches;
 use super::error::JournalError;
 use super::finished::{Finish, FinishedRow};
+use super::schema::has_column;
 use super::state::UnackedState;
 use super::writer::Writer;
 use crate::clock::Timestamp;
@@ -109,7 +111,7 @@ impl LetterClass {
 }
 
 impl Shown {
-    fn to_text(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         format!("{}/b{}{}", self.epoch, self.number, self.suffix)
     }
 
@@ -193,20 +195,26 @@ fn counted_seqs(mut bytes: &[u8]) -> Vec<Seq> {
 
 /// The columns that schema 2 added; their defaults where a journal that is only looked into does not have them yet.
 fn variant_columns(connection: &Connection) -> rusqlite::Result<&'static str> {
-    let known: bool = connection
-        .prepare_cached(
-            "SELECT count(*) > 0 FROM pragma_table_info('batches') WHERE name = 'replay'",
-        )?
-        .query_row([], |row| row.get(0))?;
-    Ok(if known {
+    Ok(if has_column(connection, "batches", "replay")? {
         "first_record, counted, spent, verdict, shown, replay"
     } else {
         "0, x'', 0, '', '', 0"
     })
 }
 
-/// Batches of a lane in the order of their delivery, with their inputs.
+/// Batches of a lane that wait for their outcome, in the order of their delivery, with their inputs.
 pub(super) fn stored_batches(
+    connection: &Connection,
+    lane: LaneNumber,
+) -> rusqlite::Result<Vec<(StoredBatch, u64)>> {
+    let acked = acked_batches(connection, lane)?;
+    let mut batches = every_batch(connection, lane)?;
+    batches.retain(|(batch, _)| !acked.iter().any(|done| done.is(batch)));
+    Ok(batches)
+}
+
+/// The same with those that are acked while their rows are still there.
+pub(super) fn every_batch(
     connection: &Connection,
     lane: LaneNumber,
 ) -> rusqlite::Result<Vec<(StoredBatch, u64)>> {

@@ -6,6 +6,7 @@
 use serde::Serialize;
 
 use super::StoredBatch;
+use super::acked::AckedBatch;
 use super::error::JournalError;
 use super::inspect::{InspectedLane, Inspection, rfc3339};
 use crate::clock::Timestamp;
@@ -252,6 +253,23 @@ impl Inspection {
         lane: &InspectedLane,
         id: &RecordId,
     ) -> Result<Option<Finished>, JournalError> {
+        let (seq, text) = match &id.place {
+            RecordPlace::Seq(seq) => (*seq, String::new()),
+            RecordPlace::Tick(number) | RecordPlace::Batch(number) => {
+                (Seq(0), format!("{}/b{number}", id.epoch))
+            }
+        };
+        // Those that wait for the ring first: they may have come into it when the ring is read.
+        for (batch, done) in self.acked(lane)? {
+            if (batch.first_seq..=batch.last_seq).contains(&seq) || batch.shown().to_text() == text
+            {
+                let finish = done.finish.as_str().to_owned();
+                return Ok(Some(Finished {
+                    batch: ExplainedBatch::done(&batch, lane, &done),
+                    finish,
+                }));
+            }
+        }
         if !self.has_table("finished")? {
             return Ok(None);
         }
@@ -262,12 +280,7 @@ impl Inspection {
             WHERE lanes.name = ?1 AND (done.first_seq <= ?2 AND done.last_seq >= ?2 AND done.first_seq <= done.last_seq
                 OR done.batch = ?3 OR substr(done.batch, 1, length(?3) + 1) = ?3 || '.')
             ORDER BY done.id DESC LIMIT 1";
-        let (seq, batch) = match &id.place {
-            RecordPlace::Seq(seq) => (seq.0.cast_signed(), String::new()),
-            RecordPlace::Tick(number) => (0, format!("{}/b{number}", id.epoch)),
-            RecordPlace::Batch(number) => (0, format!("{}/b{number}", id.epoch)),
-        };
-        let rows = self.query_rows(query, &[&name, &seq, &batch], |row| {
+        let rows = self.query_rows(query, &[&name, &seq.0.cast_signed(), &text], |row| {
             let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
             let batch = ExplainedBatch {
                 identity: format!("{name}/{}", row.get::<_, String>(0)?),
@@ -363,6 +376,14 @@ impl ExplainedBatch {
             sealed_at: rfc3339(batch.sealed_at),
             attempts: None,
             finished_at: None,
+        }
+    }
+
+    fn done(batch: &StoredBatch, lane: &InspectedLane, done: &AckedBatch) -> Self {
+        Self {
+            attempts: Some(done.attempts),
+            finished_at: Some(rfc3339(done.at)),
+            ..Self::waiting(batch, lane)
         }
     }
 }

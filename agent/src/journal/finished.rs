@@ -1,7 +1,8 @@
-//! The ring of finished batches, for `explain`: what became of the newest of them, in the transaction that ends them.
+//! The ring of finished batches, for `explain`: what became of the newest of them. Where a row would be the only one of its
+//! transaction it comes later, with others (`acked.rs`).
 //!
-//! A row costs a page of the WAL for each transaction with acks. It is left out while the journal is full, and a salvage does not
-//! take the ring over: it is for people, and nothing depends on it.
+//! It is left out while the journal is full, and a salvage does not take the ring over: it is for people, and nothing depends
+//! on it.
 
 use rusqlite::{Connection, params};
 
@@ -32,6 +33,18 @@ pub enum Finish {
 }
 
 impl Finish {
+    /// All of them. The place of each is written down, so new ones come last.
+    const ALL: [Self; 6] =
+        [Self::Delivered, Self::Already, Self::Accepted, Self::Partly, Self::GivenUp, Self::Empty];
+
+    pub(super) fn index(self) -> u64 {
+        Self::ALL.iter().position(|finish| *finish == self).map_or(0, |index| index as u64)
+    }
+
+    pub(super) fn of_index(index: u64) -> Option<Self> {
+        usize::try_from(index).ok().and_then(|index| Self::ALL.get(index)).copied()
+    }
+
     /// The word in rows and answers.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -66,6 +79,7 @@ impl Writer {
         transaction: &Connection,
         lane: LaneNumber,
         row: &FinishedRow,
+        at: Timestamp,
     ) -> Result<(), JournalError> {
         if self.quota.full.is_some() {
             return Ok(());
@@ -82,7 +96,7 @@ impl Writer {
             row.finish.as_str(),
             row.attempts,
             row.sealed_at.0,
-            self.clock.now().0,
+            at.0,
         ];
         self.execute(transaction, "remembering a batch", insert, parameters)?;
         let id = transaction.last_insert_rowid();

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use serde::Serialize;
 
+use super::acked::{AckedBatch, acked_batches};
+use super::batches::every_batch;
 use super::chunk::{self, Decoder};
 use super::error::JournalError;
 use super::high_water::{HighWater, Marks, QuotaMark};
@@ -548,6 +550,20 @@ impl Inspection {
             }
         }
         Ok(())
+    }
+
+    /// Batches of a lane that are done and not yet in the ring of those, the newest first.
+    pub(super) fn acked(
+        &self,
+        lane: &InspectedLane,
+    ) -> Result<Vec<(StoredBatch, AckedBatch)>, JournalError> {
+        let read = || {
+            let acked = acked_batches(&self.connection, lane.number)?;
+            let rows = every_batch(&self.connection, lane.number)?.into_iter().rev();
+            let done = |batch: &StoredBatch| acked.iter().find(|done| done.is(batch)).copied();
+            Ok(rows.filter_map(|(batch, _)| done(&batch).map(|done| (batch, done))).collect())
+        };
+        read().map_err(|error| self.failed(error))
     }
 
     fn batches(&self, lane: LaneNumber) -> Result<Vec<StoredBatch>, JournalError> {

@@ -367,6 +367,7 @@ impl Writer {
             sealed_seq: Seq(start),
             next_batch: BatchNumber(1),
             unacked: std::collections::VecDeque::new(),
+            acked: Vec::new(),
             replays: std::collections::VecDeque::new(),
             totals: LaneTotals::default(),
             has_idle_letter_batches: false,
@@ -491,7 +492,8 @@ impl Writer {
                 return Ok(());
             }
         } else if batch.first_seq <= batch.last_seq {
-            self.remember_finished(transaction, number, &batch.finished(Finish::Empty, 0))?;
+            let row = batch.finished(Finish::Empty, 0);
+            self.remember_finished(transaction, number, &row, self.clock.now())?;
         }
         self.write_lane(transaction, number)
     }
@@ -546,7 +548,7 @@ impl Writer {
         let Some(lane) = self.state.lanes.get(&number) else { return Ok(()) };
         let update =
             "UPDATE lanes SET sealed_seq = ?2, next_batch = ?3, delivered = ?4, dropped = ?5,
-            dead_lettered = ?6, outputs_delivered = ?7, not_taken = ?8, lost = ?9
+            dead_lettered = ?6, outputs_delivered = ?7, not_taken = ?8, lost = ?9, acked = ?10
             WHERE number = ?1";
         let parameters = params![
             number.0,
@@ -558,6 +560,7 @@ impl Writer {
             lane.totals.outputs_delivered.cast_signed(),
             lane.totals.not_taken.cast_signed(),
             lane.totals.lost.cast_signed(),
+            super::acked::to_bytes(number, &lane.acked),
         ];
         self.execute(transaction, "writing a lane", update, parameters)?;
         self.look_for_released(number);

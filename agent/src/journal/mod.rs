@@ -55,6 +55,7 @@
 //! | full disk | the volume has no room to begin | the ballast is given up for it; without one, refused |
 //! | read-only | SQLite or the directory cannot write | refused |
 
+mod acked;
 mod appender;
 mod apply;
 mod ballast;

@@ -17,6 +17,7 @@
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
+use super::acked::AckedBatch;
 use super::apply::Group;
 use super::batches::{LetterClass, Shown, StoredBatch, stored_batches};
 use super::error::JournalError;
@@ -91,8 +92,8 @@ pub(super) struct AckOperation {
     pub(super) session: u64,
     pub(super) batch: BatchKey,
     pub(super) identity: String,
-    /// How it ended, where that is remembered.
-    pub(super) finished: Option<FinishedRow>,
+    /// How it ended.
+    pub(super) finished: FinishedRow,
     pub(super) letters: Option<(SinkLetters, Reply<()>)>,
     /// Of a replay: records that the destination had before.
     pub(super) already: u64,
@@ -151,24 +152,11 @@ pub(super) struct RenameOperation {
 }
 
 impl LaneJournal {
-    /// Records that a batch was delivered. Rides with the next commit, after a second at the latest.
+    /// Records that a batch was delivered, and how that came. Rides with the next commit, after a second at the latest.
     ///
     /// # Errors
     /// When the journal is closed.
-    pub async fn ack(&self, batch: impl Into<BatchKey>) -> Result<(), JournalError> {
-        let (lane, session) = (self.number, self.session);
-        let (batch, identity) = (batch.into(), String::new());
-        let finished = None;
-        let operation =
-            AckOperation { lane, session, batch, identity, finished, letters: None, already: 0 };
-        self.writer.send(Operation::Ack(Box::new(operation)), 0).await
-    }
-
-    /// The same, and has it remembered for `explain` how that came.
-    ///
-    /// # Errors
-    /// When the journal is closed.
-    pub async fn ack_as(
+    pub async fn ack(
         &self,
         batch: &StoredBatch,
         finish: Finish,
@@ -179,7 +167,7 @@ impl LaneJournal {
             session: self.session,
             batch: batch.into(),
             identity: String::new(),
-            finished: Some(batch.finished(finish, attempts)),
+            finished: batch.finished(finish, attempts),
             letters: None,
             already: 0,
         };
@@ -219,7 +207,7 @@ impl LaneJournal {
             session: self.session,
             batch: batch.into(),
             identity: batch.identity(&self.name),
-            finished: Some(batch.finished(finish, letters.attempts)),
+            finished: batch.finished(finish, letters.attempts),
             letters: Some((letters, reply)),
             already,
         };
@@ -324,9 +312,15 @@ impl Writer {
             let delete = "DELETE FROM batch_parts WHERE key BETWEEN ?1 AND ?2";
             self.execute(transaction, "deleting parts", delete, keys)?;
         }
-        self.delete_batch(transaction, number, &key)?;
-        if let Some(finished) = finished {
-            self.remember_finished(transaction, number, &finished)?;
+        let at = self.clock.now();
+        let is_plain = given_up == 0 && done.parts == 0 && done.suffix.is_empty();
+        if is_plain && self.quota.full.is_none() {
+            let FinishedRow { finish, attempts, .. } = finished;
+            let acked = AckedBatch { number: done.number, finish, attempts, at };
+            self.keep_acked(transaction, number, acked)?;
+        } else {
+            self.delete_batch(transaction, number, &key)?;
+            self.remember_finished(transaction, number, &finished, at)?;
         }
         if is_last && self.state.lanes[&number].has_idle_letter_batches {
             self.forget_letter_batches(transaction, number)?;

@@ -74,8 +74,8 @@ impl Writer {
         // A part of a batch covers a range that others stand in, too: only what was one batch is told as such.
         let name = self.state.lanes.get(&number).map_or("", |lane| lane.name.as_str());
         let is_whole = identity.strip_prefix(name).is_some_and(|rest| !rest.contains("/r"));
-        if let Some(finished) = finished.filter(|_| is_whole) {
-            self.remember_finished(transaction, number, &finished)?;
+        if is_whole {
+            self.remember_finished(transaction, number, &finished, self.clock.now())?;
         }
         let class = if given_up > 0 { letters.class.as_str() } else { "" };
         let count = "UPDATE replays SET delivered = delivered + ?3, already = already + ?4,

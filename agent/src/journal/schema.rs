@@ -52,7 +52,7 @@ const MIGRATIONS: &[&str] = &[
         outputs_delivered INTEGER NOT NULL DEFAULT 0
     );
 
-    -- sealed and not yet acked; parts = 0: the range of the stream itself is the content
+    -- sealed; parts = 0: the range of the stream itself is the content
     CREATE TABLE batches (
         lane INTEGER NOT NULL,
         number INTEGER NOT NULL,
@@ -120,6 +120,8 @@ const MIGRATIONS: &[&str] = &[
     ",
     // 2
     "
+    -- batches that are acked while their rows are there: acked.rs
+    ALTER TABLE lanes ADD COLUMN acked BLOB NOT NULL DEFAULT x'';
     -- what a lane's sink keeps over restarts
     CREATE TABLE sink_notes (lane INTEGER PRIMARY KEY, note TEXT NOT NULL);
     -- a half: where it begins among the output records of its parts
@@ -231,4 +233,14 @@ pub(super) fn migrate(
 pub(super) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {
     let query = "SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
     connection.prepare_cached(query)?.query_row([name], |row| row.get(0))
+}
+
+/// The same of a column.
+pub(super) fn has_column(
+    connection: &Connection,
+    table: &str,
+    column: &str,
+) -> rusqlite::Result<bool> {
+    let query = "SELECT count(*) > 0 FROM pragma_table_info(?1) WHERE name = ?2";
+    connection.prepare_cached(query)?.query_row([table, column], |row| row.get(0))
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension as _};
 
+use super::acked::{AckedBatch, acked_batches};
 use super::batches::{StoredBatch, stored_batches};
 use super::chunk;
 use super::error::{JournalError, gap};
@@ -111,6 +112,8 @@ pub(super) struct LaneRow {
     pub(super) sealed_seq: Seq,
     pub(super) next_batch: BatchNumber,
     pub(super) unacked: VecDeque<UnackedState>,
+    /// Those that are done while their rows are there.
+    pub(super) acked: Vec<AckedBatch>,
     /// Those made of dead letters, which stand outside the order.
     pub(super) replays: VecDeque<UnackedState>,
     pub(super) totals: LaneTotals,
@@ -300,6 +303,7 @@ fn lanes(
             path: path.to_owned(),
             what: format!("a proper pipeline or sink of lane {number}"),
         })?;
+        lane.acked = acked_batches(connection, number).map_err(failed)?;
         (lane.replays, lane.unacked) = unacked(connection, number).map_err(failed)?;
         lane.follow_batches();
         lanes.insert(number, lane);
@@ -321,6 +325,7 @@ fn lane_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<LaneRow>> {
         sealed_seq: Seq(count(7)?),
         next_batch: BatchNumber(count(8)?),
         unacked: VecDeque::new(),
+        acked: Vec::new(),
         replays: VecDeque::new(),
         totals: LaneTotals {
             delivered: count(9)?,

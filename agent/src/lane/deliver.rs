@@ -205,7 +205,7 @@ impl Deliverer {
                 } else {
                     let had_all = delivered.already >= current.batch.records;
                     let finish = if had_all { Finish::Already } else { Finish::Delivered };
-                    self.lane.ack_as(current.batch, finish, current.trial.attempts).await?;
+                    self.lane.ack(current.batch, finish, current.trial.attempts).await?;
                     self.breaker().note(self.clock.monotonic(), current.batch.records, 0);
                 }
                 self.count_served();

@@ -70,7 +70,7 @@ const SMALL_TABLES: [SmallTable; 12] = [
     },
     SmallTable {
         name: "lanes",
-        columns: 15,
+        columns: 16,
         columns_least: 15,
         is_row: |row| {
             matches!(
@@ -78,7 +78,10 @@ const SMALL_TABLES: [SmallTable; 12] = [
                 [
                     Value::Integer(1..), Value::Text(_), Value::Integer(1..), Value::Text(_),
                     Value::Text(_), Value::Integer(_) | Value::Null, rest @ ..
-                ] if rest.iter().all(|value| matches!(value, Value::Integer(0..)))
+                ] if rest.split_at_checked(9).is_some_and(|(counts, acked)| {
+                    counts.iter().all(|value| matches!(value, Value::Integer(0..)))
+                        && matches!(acked, [] | [Value::Blob(_)])
+                })
             )
         },
         older: "number = ?1 AND (next_batch, delivered + dropped + dead_lettered + lost)

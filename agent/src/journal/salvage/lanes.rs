@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::super::acked;
 use super::super::chunk::{Decoder, Kind};
 use super::super::error::JournalError;
 use super::super::high_water::Marks;
@@ -24,6 +25,8 @@ struct Lane {
     next_batch: u64,
     /// Records with an outcome.
     done: u64,
+    /// Whether batches may stand in their table whose acks are not known by it.
+    is_doubtful: bool,
 }
 
 impl Lane {
@@ -61,9 +64,11 @@ pub(super) fn mend_lanes(
     now: Timestamp,
 ) -> Result<(), JournalError> {
     drop_impossible(building)?;
+    let doubtful = drop_acked(building)?;
     add_from_marks(building, marks, streams)?;
     for stream in streams.iter_mut() {
         for mut lane in lanes_of(building, stream.number)? {
+            lane.is_doubtful |= doubtful.contains(&lane.number);
             let batches = batches_of(building, &lane)?;
             lane.follow(&batches);
             if let Some((sealed, next_batch)) = marks.lanes.get(&lane.name) {
@@ -206,6 +211,31 @@ fn drop_impossible(building: &Building) -> Result<(), JournalError> {
     Ok(())
 }
 
+/// Drops the rows of batches that are done, where the lane's own row says so and proves it. Gives the lanes that do not.
+fn drop_acked(building: &Building) -> Result<BTreeSet<u16>, JournalError> {
+    let failed = |error| building.failed(error);
+    let mut query = building.db.prepare("SELECT number, acked FROM lanes").map_err(failed)?;
+    let lanes: Vec<(u16, Vec<u8>)> = query
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .and_then(Iterator::collect)
+        .map_err(failed)?;
+    let mut doubtful = BTreeSet::new();
+    for (lane, acked) in lanes {
+        let Some(acked) = acked::from_bytes(LaneNumber(lane), &acked) else {
+            doubtful.insert(lane);
+            continue;
+        };
+        for done in acked {
+            building.execute(
+                "DELETE FROM batches WHERE lane = ?1 AND number = ?2 AND suffix = '' AND replay = 0",
+                (lane, done.number.0.cast_signed()),
+            )?;
+        }
+    }
+    building.execute("UPDATE lanes SET acked = x''", [])?;
+    Ok(doubtful)
+}
+
 /// Lanes that only the high-water file knows go on behind the last batch that was acked.
 fn add_from_marks(
     building: &Building,
@@ -248,6 +278,7 @@ fn lanes_of(building: &Building, stream: u16) -> Result<Vec<Lane>, JournalError>
                 sealed: count(3)?,
                 next_batch: count(4)?,
                 done: count(5)?,
+                is_doubtful: !building.is_complete("lanes"),
             })
         })
         .and_then(Iterator::collect)
@@ -309,10 +340,12 @@ fn mend_lane(
         delete_batch(building, lane, &cut)?;
     }
     let mut decoder = Decoder::new();
-    if !building.is_complete("batches") {
+    let is_found = !building.is_complete("batches");
+    if is_found || lane.is_doubtful {
         // Pages may hold batches that were acked long ago.
         let acked = marks.acked.get(&lane.name).copied().unwrap_or(0);
-        let is_old = |batch: &mut Batch| batch.last <= acked || batch.last > lane.sealed;
+        let is_old =
+            |batch: &mut Batch| batch.last <= acked || is_found && batch.last > lane.sealed;
         for old in batches.extract_if(.., is_old) {
             delete_batch(building, lane, &old)?;
         }

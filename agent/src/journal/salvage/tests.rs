@@ -12,7 +12,7 @@ use crate::clock::SystemClock;
 use crate::record::Headers;
 use crate::record::batch::{ContentHash, FrameBlock};
 use crate::record::codec::FrameBuffer;
-use crate::record::id::{AgentId, BatchNumber, Seq};
+use crate::record::id::{AgentId, BatchNumber, LaneNumber, Seq};
 
 const PAGE: usize = open::PAGE_BYTES;
 const FRAME: usize = 24 + PAGE;
@@ -96,7 +96,7 @@ async fn seal(
     epoch: Epoch,
     range: (u64, u64),
     in_parts: bool,
-) {
+) -> StoredBatch {
     let (first, last) = range;
     let (frames, sha256) = content(lane, first, last);
     let mut parts = 0;
@@ -124,9 +124,10 @@ async fn seal(
         value: Some(last.to_string().into_bytes()),
     };
     let state = if in_parts { vec![change] } else { Vec::new() };
-    let seal =
-        Seal { batch, dropped: 0, not_taken: 0, dead_lettered: 0, letters: Vec::new(), state };
+    let (letters, sealed) = (Vec::new(), batch.clone());
+    let seal = Seal { batch, dropped: 0, not_taken: 0, dead_lettered: 0, letters, state };
     lane.seal(seal).await.unwrap().durable().await.unwrap();
+    sealed
 }
 
 /// A journal of [`RECORDS`] records, half of them in the database and half in the WAL, as a killed agent leaves it. Lane `all`
@@ -139,8 +140,8 @@ async fn killed() -> tempfile::TempDir {
     journal.lane(spec("all")).await.unwrap();
     for (sink, in_parts) in [("range", false), ("parts", true)] {
         let (lane, opened) = journal.lane(spec(sink)).await.unwrap();
-        seal(&lane, opened.next_batch, opening.epoch, (1, 1000), in_parts).await;
-        lane.ack(opened.next_batch).await.unwrap();
+        let batch = seal(&lane, opened.next_batch, opening.epoch, (1, 1000), in_parts).await;
+        lane.ack(&batch, Finish::Delivered, 1).await.unwrap();
     }
     journal.close().await.unwrap();
     let (journal, opening) = Journal::open(&options(dir.path())).unwrap();
@@ -243,7 +244,7 @@ async fn deliver_all(directory: &Path) {
                 block.records().for_each(|record| hash.update(&record.unwrap()));
             }
             assert_eq!(hash.finish(), batch.sha256, "{batch:?}");
-            lane.ack(batch).await.unwrap();
+            lane.ack(batch, Finish::Delivered, 1).await.unwrap();
         }
         let (mut next, mut number) = (opened.sealed_seq.next(), opened.next_batch);
         let head = lane.head().borrow().seq;
@@ -262,8 +263,8 @@ async fn deliver_all(directory: &Path) {
             };
             let last = blocks.last().unwrap();
             let last = last.first_seq.plus(last.count.into()).before();
-            seal(&lane, number, opening.epoch, (next.0, last.0), false).await;
-            lane.ack(number).await.unwrap();
+            let batch = seal(&lane, number, opening.epoch, (next.0, last.0), false).await;
+            lane.ack(&batch, Finish::Delivered, 1).await.unwrap();
             (next, number) = (last.next(), BatchNumber(number.0 + 1));
         }
     }
@@ -500,7 +501,7 @@ const LANE_COLUMNS: &str = "number, name, stream, pipeline, sink, dropped_at, st
     (SELECT max(next_batch, coalesce(max(number) + 1, 0)) FROM batches WHERE lane = lanes.number),
     delivered, dropped, dead_lettered, lost, not_taken, outputs_delivered";
 
-/// What the tables say of lanes, batches, state, positions: everything but chunks and parts.
+/// What the tables say of lanes, batches that wait, state, positions: everything but chunks and parts.
 fn tables(directory: &Path) -> Vec<String> {
     let database = open::connect_bystander(&directory.join("journal.db")).unwrap();
     let mut rows = Vec::new();
@@ -516,6 +517,14 @@ fn tables(directory: &Path) -> Vec<String> {
         while let Some(row) = found.next().unwrap() {
             let values: Vec<rusqlite::types::Value> =
                 (0..count).map(|index| row.get(index).unwrap()).collect();
+            if table == "batches" {
+                let (lane, number) =
+                    (LaneNumber(row.get(0).unwrap()), row.get::<_, i64>(1).unwrap());
+                let acked = acked::acked_batches(&database, lane).unwrap();
+                if acked.iter().any(|done| done.number.0.cast_signed() == number) {
+                    continue;
+                }
+            }
             rows.push(format!("{table} {values:?}"));
         }
     }
@@ -754,4 +763,57 @@ async fn what_is_done_again_has_no_outcome_yet() {
     }
     journal.close().await.unwrap();
     deliver_all(dir.path()).await;
+}
+
+/// A journal whose lane `range` has 5 acked batches with their rows still there, and one that waits; `all` needs nothing.
+async fn acked_and_waiting() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, opening) = Journal::open(&options(dir.path())).unwrap();
+    let appender = journal.appender(&source()).await.unwrap();
+    let (lane, mut opened) = journal.lane(spec("range")).await.unwrap();
+    for round in 0..6 {
+        let (first, last) = (round * RECORDS_A_CHUNK + 1, (round + 1) * RECORDS_A_CHUNK);
+        append(&appender, first, last).await;
+        let batch = seal(&lane, opened.next_batch, opening.epoch, (first, last), false).await;
+        if round < 5 {
+            lane.ack(&batch, Finish::Delivered, 1).await.unwrap();
+        }
+        opened.next_batch = BatchNumber(batch.number.0 + 1);
+    }
+    journal.close().await.unwrap();
+    let database = open::connect_bystander(&dir.path().join("journal.db")).unwrap();
+    let count = |sql: &str| database.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(count("SELECT count(*) FROM batches"), 6);
+    assert!(count("SELECT count(*) FROM chunks") < 3, "what was delivered is gone");
+    dir
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_that_are_acked_while_their_rows_are_there_are_neither_lost_nor_sent_again() {
+    let base = acked_and_waiting().await;
+    // Damage elsewhere; and a list of acked batches that is not what was written: the high-water file knows them too.
+    for planted in ["UPDATE meta SET value = value", "UPDATE lanes SET acked = x'0700010299'"] {
+        let dir = copy(base.path());
+        crate::journal::tests::tamper(dir.path(), planted);
+        fs::write(dir.path().join("journal.damaged"), "planted").unwrap();
+        let (journal, opening) = Journal::open(&options(dir.path())).unwrap();
+        let report = opening.salvaged.unwrap();
+        let outcome = (report.lost_records, report.cut_again.len(), report.batches);
+        assert_eq!(outcome, (0, 0, 1), "{planted}: {report:?}");
+        let (_, opened) = journal.lane(spec("range")).await.unwrap();
+        let numbers: Vec<_> = opened.unacked.iter().map(|batch| batch.number.0).collect();
+        assert_eq!(numbers, [6], "{planted}");
+        let totals = journal.snapshots().borrow().lanes[0].totals;
+        assert_eq!((totals.delivered, totals.lost), (5 * RECORDS_A_CHUNK, 0), "{planted}");
+        journal.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_acked_batches_that_is_not_what_was_written_is_damage() {
+    let dir = acked_and_waiting().await;
+    crate::journal::tests::tamper(dir.path(), "UPDATE lanes SET acked = x'0700010299'");
+    let (journal, opening) = Journal::open(&options(dir.path())).unwrap();
+    assert!(opening.salvaged.unwrap().cause.contains("acked batches of lane number 1"));
+    journal.close().await.unwrap();
 }

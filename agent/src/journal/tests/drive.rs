@@ -562,7 +562,7 @@ impl Driver {
         lane.totals.outputs_delivered += batch.records;
         // Not answered: it is known to be there when something behind it is.
         self.step(model);
-        self.lanes[&key].ack(&batch).await?;
+        self.lanes[&key].ack(&batch, Finish::Delivered, 1).await?;
         Ok(())
     }
 

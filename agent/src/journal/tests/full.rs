@@ -79,8 +79,9 @@ pub(super) async fn deliver_all(journal: &Journal) -> Vec<u64> {
     }
     if opened.sealed_seq < head {
         let seal = range_batch(&opened, opened.sealed_seq.0 + 1, head.0);
+        let batch = seal.batch.clone();
         lane.seal(seal).await.unwrap().durable().await.unwrap();
-        lane.ack(opened.next_batch).await.unwrap();
+        lane.ack(&batch, Finish::Delivered, 1).await.unwrap();
     }
     seqs
 }
@@ -197,7 +198,7 @@ async fn drop_oldest_keeps_what_is_sealed_and_counts_what_is_lost() {
     );
     // The positions of chunks that are gone are not.
     assert_eq!(journal.appender(&source()).await.unwrap().positions().len(), 5);
-    lane.ack(&opened.unacked[0]).await.unwrap();
+    lane.ack(&opened.unacked[0], Finish::Delivered, 1).await.unwrap();
     let seen = deliver_all(&journal).await;
     assert_eq!(seen, (opened.sealed_seq.0 + 1..=200).collect::<Vec<_>>());
     journal.close().await.unwrap();
@@ -256,8 +257,9 @@ async fn the_least_limit_serves_several_streams_of_large_chunks_for_ever() {
         let head = lane.head().borrow().seq;
         let (lane, _) = journal.lane(LaneSpec { source, ..lane_spec() }).await.unwrap();
         let seal = range_batch(&opened, opened.sealed_seq.0 + 1, head.0);
+        let batch = seal.batch.clone();
         lane.seal(seal).await.unwrap().durable().await.unwrap();
-        lane.ack(opened.next_batch).await.unwrap();
+        lane.ack(&batch, Finish::Delivered, 1).await.unwrap();
     }
     journal.close().await.unwrap();
     let (journal, _) = open(dir.path());

@@ -410,7 +410,7 @@ async fn an_input_that_still_waits_in_the_order_is_given_back_to_it() {
     assert_eq!((lane.queued, lane.totals.dead_lettered, lane.totals.delivered), (2, 0, 0));
     let (again, opened) = bench.journal.lane(lane_spec()).await.unwrap();
     assert!(opened.unacked[0].variant.counted.is_empty());
-    again.ack(&opened.unacked[0]).await.unwrap();
+    again.ack(&opened.unacked[0], Finish::Delivered, 1).await.unwrap();
     bench.settled().await;
     // What was counted of its letters goes with the batch, and not only when the lane is opened again.
     let database = open::connect_reader(bench.journal.path()).unwrap();

@@ -57,7 +57,7 @@ async fn a_journal_of_schema_1_keeps_its_batches_and_letters_and_can_cut() {
     };
     let halves = [half(".0", 1), half(".1", 3)];
     lane.cut(&batch, Halves { halves: halves.clone(), first_inputs: 2 }).await.unwrap();
-    lane.ack(&halves[0]).await.unwrap();
+    lane.ack(&halves[0], Finish::Delivered, 1).await.unwrap();
     journal.close().await.unwrap();
     let (journal, _) = open(dir.path());
     let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
