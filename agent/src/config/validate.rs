@@ -12,6 +12,7 @@ use crate::record::id::{PipelineId, SourceId};
 use crate::settings::{Complaint, Reading, nearest};
 use crate::sinks::config::{LimitConfig, SinkConfig, SinkKind};
 use crate::sinks::file::config::FileSinkConfig;
+use crate::sinks::nats::config::OnUnknown;
 use crate::sources::config::SourceKind;
 use crate::units::ByteSize;
 
@@ -381,6 +382,14 @@ impl Checks<'_, '_> {
                 self.warning_in(&table, "url", Complaint::new(message).hint(hint));
             }
             let SinkKind::Nats(nats) = &sink.kind else { continue };
+            if nats.stream.is_none() && nats.on_unknown == OnUnknown::Resend {
+                // How long it recognises a repeat is a matter of minutes, and known only when it is asked.
+                let message = "a stream forgets identities sooner than the backlog may be old (after 2 minutes, unless it was \
+                               made otherwise), and without its name nothing can be looked up in it: a record whose answer \
+                               was lost may be stored twice";
+                let hint = "name the `stream`, or hold with on_unknown = \"hold\"";
+                self.warning_in(&table, "servers", Complaint::new(message).hint(hint));
+            }
             if nats.lookup_max < sink.batch.records_max.into() {
                 // The stream's own memory of identities may be shorter than an outage.
                 let message = "a lookup reads less than one batch, so it cannot tell what of a batch the stream has";

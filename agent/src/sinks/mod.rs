@@ -111,6 +111,11 @@ pub trait Sink: Send {
     /// With the class that a delivery would meet.
     async fn probe(&mut self) -> Result<(), SinkError>;
 
+    /// What the last probe has found that does not keep it from delivering, but from recognising every repeat.
+    fn doubts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Gives it what it may remember by, before its first delivery.
     fn remember(&mut self, _memory: Arc<dyn Memory>) {}
 

@@ -24,6 +24,8 @@ struct Asked {
     /// Of which class a delivery would fail.
     class: Option<&'static str>,
     reason: Option<String>,
+    /// What does not keep it from taking one, but from recognising every repeat.
+    doubts: Vec<String>,
     took_ms: u64,
 }
 
@@ -78,6 +80,7 @@ async fn ask(config: &Config, sink: Option<&str>, timeout: Duration) -> Vec<Aske
                 Some(("unreachable", format!("no answer within {timeout}")))
             }
         };
+        let doubts = if seen.is_none() { way.doubts() } else { Vec::new() };
         let (class, reason) = seen.unzip();
         Asked {
             sink: sink.id.to_string(),
@@ -85,6 +88,7 @@ async fn ask(config: &Config, sink: Option<&str>, timeout: Duration) -> Vec<Aske
             would_take: class.is_none(),
             class,
             reason,
+            doubts,
             took_ms: u64::try_from(SystemClock.monotonic().since(begun).as_millis())
                 .unwrap_or(u64::MAX),
         }
@@ -99,6 +103,7 @@ fn page(asked: &[Asked]) -> String {
         Column("would take a batch", ALWAYS),
         Column("asked for", ALWAYS),
         Column("why not", WHEN_NOT_ZERO),
+        Column("but", WHEN_NOT_ZERO),
     ];
     let rows = asked.iter().map(|asked| {
         let reason = asked.reason.as_deref().unwrap_or_default();
@@ -109,6 +114,7 @@ fn page(asked: &[Asked]) -> String {
             if asked.would_take { "yes" } else { "no" }.to_owned(),
             human_duration(Duration::from_millis(asked.took_ms)),
             printable(&why).replace('\n', " "),
+            printable(&asked.doubts.join("; ")).replace('\n', " "),
         ]
     });
     table(&columns, rows.collect())

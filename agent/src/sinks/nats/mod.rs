@@ -19,7 +19,7 @@ mod publish;
 mod stream;
 mod subject;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::context::{Context, ContextBuilder};
@@ -48,6 +48,7 @@ use crate::record::id::SinkId;
 use crate::record::subject::SubjectPattern;
 use crate::record::template::Template;
 use crate::secret::Secret;
+use crate::units::format_duration;
 
 /// How long an attempt waits for a connection that is being made.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -398,6 +399,26 @@ impl Sink for NatsSink {
             },
             true = refused => Ok(()),
         }
+    }
+
+    fn doubts(&self) -> Vec<String> {
+        let known = self.shared.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(stream), Some((_, facts))) = (&self.shared.config.stream, &*known) else {
+            return Vec::new();
+        };
+        let why = match facts {
+            None => "the credentials may not ask about it".to_owned(),
+            Some(facts) if !facts.keeps => {
+                let window = format_duration(facts.duplicate_window);
+                format!(
+                    "it does not keep what was read (its retention is not \"limits\"), and recognises a repeat for {window} only"
+                )
+            }
+            Some(_) => return Vec::new(),
+        };
+        vec![format!(
+            "what may have arrived cannot be looked up in stream {stream}: {why}; a backlog may be older"
+        )]
     }
 
     fn remember(&mut self, memory: Arc<dyn Memory>) {

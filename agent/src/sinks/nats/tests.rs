@@ -464,6 +464,24 @@ async fn a_silent_server_is_retryable_and_what_it_had_stored_is_recognised() {
 }
 
 #[tokio::test]
+async fn a_probe_says_of_a_stream_that_keeps_nothing_that_repeats_may_be_stored_twice() {
+    use async_nats::jetstream::stream::{Config, RetentionPolicy};
+
+    let server = Server::start("").await;
+    let context = server.context("").await;
+    let mut sink = server.builder(|_, _| {}).build();
+    context.create_stream(edge()).await.unwrap();
+    sink.probe().await.unwrap();
+    assert_eq!(sink.doubts(), Vec::<String>::new());
+    context.delete_stream("EDGE").await.unwrap();
+    let queue = Config { retention: RetentionPolicy::WorkQueue, ..edge() };
+    context.create_stream(queue).await.unwrap();
+    sink.probe().await.unwrap();
+    let doubts = sink.doubts();
+    assert!(doubts.len() == 1 && doubts[0].contains("a repeat for 2m only"), "{doubts:?}");
+}
+
+#[tokio::test]
 async fn a_missing_permission_and_missing_credentials_are_unreachable() {
     let users = "{user: a, password: a}, \
         {user: b, password: b, permissions: {publish: [\"other.>\"], subscribe: \">\"}}";
@@ -475,6 +493,7 @@ async fn a_missing_permission_and_missing_credentials_are_unreachable() {
     let mut sink = builder.build();
     // It may not ask, but it is there: whether it takes messages, only a delivery can tell.
     sink.probe().await.unwrap();
+    assert!(sink.doubts()[0].contains("may not ask about it"), "{:?}", sink.doubts());
     let error = sink.deliver(&sealed(&builder, &payloads(3)), 1).await.unwrap_err();
     assert_eq!(error.class, Class::Unreachable, "{error}");
     assert!(error.reason.to_lowercase().contains("permissions violation"), "{error}");
