@@ -329,6 +329,9 @@ pub struct OrphanStatus {
     pub name: String,
     /// Records that it still has to deliver.
     pub queued: u64,
+    /// When the oldest of them was accepted, where that is known.
+    #[serde(default)]
+    pub oldest_at: Option<String>,
 }
 
 /// One loaded plugin.
@@ -370,7 +373,11 @@ impl StatusView {
             orphans: status
                 .orphans
                 .iter()
-                .map(|orphan| OrphanStatus { name: orphan.name.clone(), queued: orphan.queued })
+                .map(|orphan| OrphanStatus {
+                    name: orphan.name.clone(),
+                    queued: orphan.queued,
+                    oldest_at: orphan.oldest.map(rfc3339),
+                })
                 .collect(),
             plugins: status
                 .plugins

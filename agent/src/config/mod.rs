@@ -14,7 +14,7 @@ pub use load::{
     InspectPlugin, Loaded, PATH_DEFAULT, describe, load, path_or_default, process_environment,
 };
 
-pub use plan::{Change, LaneId, Plan, Planned, line_of, plan};
+pub use plan::{Change, LaneId, Plan, Planned, lane_ids, line_of, plan};
 pub(crate) use plan::{PaysAt, used_sinks, used_sources, used_transforms};
 
 use std::net::SocketAddr;

@@ -200,6 +200,12 @@ fn compare<T, I: PartialEq + Clone>(
     planned
 }
 
+/// The lanes of a config, in its order: each source, pipeline and sink that the pipelines bring together.
+#[must_use]
+pub fn lane_ids(config: &Config) -> Vec<LaneId> {
+    all_lanes(config).into_iter().map(|lane| lane.id).collect()
+}
+
 /// The sources that some pipeline takes; another one would fill the journal for nobody.
 pub(crate) fn used_sources(config: &Config) -> Vec<&SourceConfig> {
     let is_used = |id| config.pipelines.iter().any(|pipeline| pipeline.sources.contains(id));

@@ -70,6 +70,7 @@ mod finished;
 mod gaps;
 mod high_water;
 pub mod inspect;
+mod lane_orders;
 mod lanes;
 mod letters;
 mod losses;
@@ -112,6 +113,7 @@ pub use explain::{
 };
 pub use finished::Finish;
 pub use high_water::QuotaMark;
+pub use lane_orders::{LaneOrderError, LaneOrdered, LaneTarget};
 pub use lanes::{
     LaneJournal, LaneSpec, OpenedLane, PartEncoder, PartPlace, PendingSeal, PluginState, Seal,
     StageLetter, StateChange,

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Switch;
 use super::assembly::{Assembly, Prepared, Way};
 use super::error::ReloadError;
-use super::handle::{Face, Handle, Wish};
+use super::handle::{Face, Handle, ReloadWish, Wish};
 use crate::config::{self, Change, LaneId, Loaded, Plan, used_transforms};
 use crate::error_chain::Chain;
 use crate::journal::LaneSnapshot;
@@ -79,7 +79,7 @@ impl Handle {
             return Err(ReloadError::Once);
         }
         let (answer, answered) = oneshot::channel();
-        let wish = Wish { only_plan, answer };
+        let wish = Wish::Reload(ReloadWish { only_plan, answer });
         self.0.wishes.send(wish).await.map_err(|_| ReloadError::Stopping)?;
         answered.await.unwrap_or(Err(ReloadError::Stopping))
     }
@@ -260,7 +260,7 @@ async fn probe(way: &Way) {
 }
 
 /// Hands what is prepared to the supervisor, and waits until every part has gone over.
-async fn go_over(face: &Face, prepared: Prepared) -> Result<(), ReloadError> {
+pub(super) async fn go_over(face: &Face, prepared: Prepared) -> Result<(), ReloadError> {
     let (under_way, mut done) = mpsc::channel(1);
     let (taken, is_taken) = oneshot::channel();
     let switch = Switch { prepared, under_way, taken };
@@ -274,17 +274,8 @@ async fn go_over(face: &Face, prepared: Prepared) -> Result<(), ReloadError> {
 /// Keeps the config that runs as the last adopted one, and says of which lanes records stay behind. One that is kept already
 /// and runs for want of a better one is no news.
 pub(super) async fn adopted(face: &Face) {
+    super::lane_orders::name_orphans(face).await;
     let assembly = face.assembly();
-    let snapshot = face.snapshots.borrow().clone();
-    let runs = |lane: &LaneSnapshot| {
-        assembly.lanes.iter().any(|entry| entry.is(&lane.source, &lane.pipeline, &lane.sink))
-    };
-    for lane in snapshot.lanes.iter().filter(|lane| lane.queued > 0 && !runs(lane)) {
-        tracing::warn!(
-            lane = %lane.name, queued = lane.queued,
-            "Lane is in the journal and not in the config: its records stay until it is back"
-        );
-    }
     let loaded = Arc::clone(&assembly.loaded);
     let keep = move || config::adopted::keep(&loaded.config.agent.data_dir, &loaded);
     match tokio::task::spawn_blocking(keep).await {
@@ -357,7 +348,7 @@ fn backlog(face: &Face, id: &LaneId, change: Change) -> Backlog {
         Change::Restarted if sealed > 0 => "they go on; what is sealed goes out as it was sealed",
         Change::Restarted => "they go on",
         Change::Removed if queued > 0 => {
-            "they stay in the journal, and count against its limit, until the lane is back"
+            "they stay in the journal, and count against its limit, until the lane is back or `waystation lane drop` ends it"
         }
         Change::Removed => "nothing waits; its place stays in the journal",
     };

@@ -67,7 +67,15 @@ pub(super) async fn run(agent: Handle, mut wishes: mpsc::Receiver<Wish>) {
                 seen = stamps(agent.files()).await;
                 drop(super::reload::carry_out(&agent.0, false, true).await);
             }
+            Why::Wanted(Some(Wish::Lane(wish))) => {
+                super::lane_orders::carry_out(&agent.0, wish).await;
+                continue;
+            }
             Why::Wanted(wish) => {
+                let wish = wish.and_then(|wish| match wish {
+                    Wish::Reload(wish) => Some(wish),
+                    Wish::Lane(_) => None,
+                });
                 let only_plan = wish.as_ref().is_some_and(|wish| wish.only_plan);
                 let before = stamps(agent.files()).await;
                 let result = super::reload::carry_out(&agent.0, only_plan, false).await;

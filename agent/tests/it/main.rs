@@ -28,6 +28,8 @@ mod http_refusals;
 mod jetstream;
 /// Damaged journals, and the commands that look into one.
 mod journal;
+/// Lanes that the config has not any more.
+mod lanes;
 /// Orders to a running agent, and what an operator sees of dead letters and holds.
 mod operator;
 /// All destinations away for a while.
