@@ -65,10 +65,10 @@ pub fn show(listing: &[Entry], file: &Path, effective: bool, json: bool) -> Stri
     let entries =
         || listing.iter().filter(|e| effective || matches!(e.origin, Origin::File { .. }));
     if json {
-        return entries().map(|entry| json_line(entry, file)).collect();
+        return entries().map(json_line).collect();
     }
-    let name =
-        file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let folder = file.parent().map(|folder| folder.display().to_string() + "/");
+    let folder = folder.filter(|folder| folder != "/").unwrap_or_default();
     let lines: Vec<_> = entries().map(|entry| (entry, assignment(entry))).collect();
     let width = lines.iter().map(|(_, line)| line.chars().count()).filter(|w| *w <= 60).max();
     let width = width.unwrap_or(0);
@@ -81,8 +81,10 @@ pub fn show(listing: &[Entry], file: &Path, effective: bool, json: bool) -> Stri
             // Writing to a String cannot fail.
             let _ok = writeln!(out, "{gap}[{section}]");
         }
-        let origin = match entry.origin {
-            Origin::File { line } => format!("{name}:{line}"),
+        let origin = match &entry.origin {
+            Origin::File { name, line, .. } => {
+                format!("{}:{line}", name.strip_prefix(folder.as_str()).unwrap_or(name))
+            }
             Origin::Default => "default".to_owned(),
             Origin::Unset => "not set".to_owned(),
         };
@@ -98,17 +100,18 @@ fn assignment(entry: &Entry) -> String {
     }
 }
 
-fn json_line(entry: &Entry, file: &Path) -> String {
-    let (origin, line) = match entry.origin {
-        Origin::File { line } => ("file", Some(line)),
+fn json_line(entry: &Entry) -> String {
+    let (origin, place) = match &entry.origin {
+        Origin::File { name, line, .. } => ("file", Some((name, line))),
         Origin::Default => ("default", None),
         Origin::Unset => ("unset", None),
     };
+    let (name, line) = place.unzip();
     let object = json!({
         "key": entry.path(),
         "value": entry.value,
         "origin": origin,
-        "file": line.map(|_| file.display().to_string()),
+        "file": name.map(AsRef::as_ref).map(str::to_owned),
         "line": line,
     });
     format!("{object}\n")

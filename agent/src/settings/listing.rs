@@ -1,12 +1,18 @@
 //! Every key with its value and where that came from, as the reading functions named it.
 
+use std::sync::Arc;
+
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// The file, on this line.
+    /// A file, on this line.
     File {
+        /// Its name, as it is shown.
+        name: Arc<str>,
         /// From 1.
         line: usize,
+        /// The offset of the key in the text of all files.
+        at: usize,
     },
     /// Not in the file: the default.
     Default,

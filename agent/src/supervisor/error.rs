@@ -83,7 +83,7 @@ fn first_of(problems: &Problems) -> String {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    format!("{}{place}: {}{more}", problems.file(), first.message)
+    format!("{}{place}: {}{more}", problems.file(first), first.message)
 }
 
 /// Why an order was not carried out; nothing has changed then.

@@ -10,8 +10,9 @@ use tokio::sync::oneshot;
 use super::Handle;
 use super::error::OrderError;
 use super::handle::{Face, LaneEntry, Wish, lane_name};
+use super::status::OrphanView;
 use crate::clock::Timestamp;
-use crate::config::{self, Change};
+use crate::config::{self, Change, Plan};
 use crate::journal::{JournalError, LaneOrdered, LaneSnapshot, LaneTarget};
 use crate::record::id::LaneName;
 
@@ -136,6 +137,25 @@ fn entry(face: &Face, lane: &str) -> Option<Arc<LaneEntry>> {
         lane_name(entry, known) == lane
     };
     assembly.lanes.iter().find(is).cloned()
+}
+
+/// Lanes in which records wait, and that a plan does not know.
+pub(super) fn orphans(face: &Face, plan: &Plan) -> Vec<OrphanView> {
+    let snapshot = face.snapshots.borrow().clone();
+    let since = face.orphans.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_planned = |lane: &LaneSnapshot| {
+        let place = (&lane.source, &lane.pipeline, &lane.sink);
+        plan.lanes
+            .iter()
+            .any(|known| (&known.id.source, &known.id.pipeline, &known.id.sink) == place)
+    };
+    let orphans = snapshot.lanes.iter().filter(|lane| lane.queued > 0 && !is_planned(lane));
+    let views = orphans.map(|lane| OrphanView {
+        name: lane.name.to_string(),
+        queued: lane.queued,
+        oldest: since.get(&lane.name).copied(),
+    });
+    views.collect()
 }
 
 /// Looks up since when the records of lanes without a config wait, and says which lanes those are.

@@ -193,6 +193,10 @@ fn an_orphan_is_named_with_its_age_and_the_commands_and_a_lane_in_use_is_not_dro
     assert!(status["orphans"][0]["oldest_at"].is_string(), "{status}");
     let log = home.log();
     assert!(log.contains("\"oldest_s\":") && log.contains("`waystation lane drop`"), "{log}");
+    assert!(log.contains("looks like lane gw/in/p/a under another name"), "{log}");
+    let plan = done(&home, &["reload", "--plan"]);
+    assert!(plan.contains("nothing would change"), "{plan}");
+    assert!(plan.contains("500 records wait in lane gw/in/p/a, which the config has not"), "{plan}");
     // The new lane has begun with all that the journal holds: together they would send it twice.
     wait_for("the new lane", LONG, || {
         let status = home.status()?;
@@ -210,6 +214,26 @@ fn an_orphan_is_named_with_its_age_and_the_commands_and_a_lane_in_use_is_not_dro
     assert!(said.contains("there is no lane"), "{said}");
     assert!(agent.stop().success());
     all_arrive_by(&home, port, "gw/in/renamed/a", RECORDS);
+}
+
+#[test]
+fn a_renamed_part_is_warned_of_by_a_check_and_at_the_start_with_the_command_to_type() {
+    let port = http::closed_port();
+    let home = with_backlog(port);
+    let looks = "this looks like lane gw/in/p/a under another name, in which 500 records wait";
+    let check = |home: &Home| String::from_utf8(home.output(&["check"]).stderr).unwrap();
+    assert!(!check(&home).contains(looks), "it has its name");
+    // Pipeline and source have other names at once; the files and the endpoint are the same.
+    home.configure(&config("new", "lines", "renamed", port, ""));
+    let said = check(&home);
+    assert!(said.contains(looks), "{said}");
+    assert!(said.contains("`waystation lane move gw/in/p/a lines/renamed/a`"), "{said}");
+    assert!(said.contains("[pipelines.renamed]") || said.contains("sources = [\"lines\"]"), "{said}");
+    let mut agent = home.start(&["run"]);
+    wait_adopted(&home, "new");
+    let log = home.log();
+    assert!(log.contains(looks) && log.contains("lane move gw/in/p/a lines/renamed/a"), "{log}");
+    assert!(agent.stop().success());
 }
 
 #[test]

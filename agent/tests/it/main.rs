@@ -14,6 +14,8 @@ mod cli;
 mod config;
 /// SIGKILL at random moments.
 mod crash;
+/// A config in several files.
+mod drop_ins;
 /// What became of one record.
 mod explain;
 /// An end between two given steps.

@@ -266,10 +266,7 @@ fn notes(status: &StatusView, now: Timestamp) -> Vec<Verdict> {
     }
     for orphan in status.orphans.iter().filter(|orphan| orphan.queued > 0) {
         let kept = counted(orphan.queued, "record");
-        let oldest = orphan.oldest_at.as_deref().and_then(|at| at.parse::<jiff::Timestamp>().ok());
-        let age = oldest.and_then(|at| i64::try_from(at.as_nanosecond()).ok());
-        let age = age.map(|at| human_duration(now.since(Timestamp(at))));
-        let age = age.map_or_else(String::new, |age| format!(", the oldest {age} old"));
+        let age = age_of(orphan.oldest_at.as_deref(), now);
         note(
             "ORPHANED",
             format!(
@@ -287,6 +284,14 @@ fn notes(status: &StatusView, now: Timestamp) -> Vec<Verdict> {
         );
     }
     notes
+}
+
+/// How old the oldest record is, where that is known: goes on behind what is counted.
+pub(in crate::cli) fn age_of(oldest_at: Option<&str>, now: Timestamp) -> String {
+    let oldest = oldest_at.and_then(|at| at.parse::<jiff::Timestamp>().ok());
+    let oldest = oldest.and_then(|at| i64::try_from(at.as_nanosecond()).ok());
+    let age = oldest.map(|at| human_duration(now.since(Timestamp(at))));
+    age.map_or_else(String::new, |age| format!(", the oldest {age} old"))
 }
 
 /// The dead letters that lie there, by lane or, for what was refused at the door, by source.
