@@ -1,4 +1,4 @@
-//! `waystation config show`: what the config says, and with `--effective` also what it leaves to the defaults.
+//! `waystation config`: `schema` for editors; `show`, what the config says, and with `--effective` also what it leaves to the defaults.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use super::check::print_problems;
 use crate::config;
 use crate::settings::{Entry, Origin};
 
-/// Show the config.
+/// Show the config, or what may be in one.
 #[derive(Debug, clap::Args)]
 pub struct ConfigArgs {
     /// What to do
@@ -24,6 +24,11 @@ pub struct ConfigArgs {
 pub enum ConfigCommand {
     /// Print every value with where it came from; secrets are left out
     Show(ShowArgs),
+    /// Print the JSON Schema of the config, by which editors complete keys and check values
+    ///
+    /// With `waystation config schema > waystation.schema.json`, a first line `#:schema ./waystation.schema.json` in the config
+    /// names it to editors that know Taplo. What holds between keys and tables only `waystation check` knows.
+    Schema,
 }
 
 /// Arguments of `config show`.
@@ -45,7 +50,14 @@ pub struct ShowArgs {
 /// # Errors
 /// When standard output or standard error cannot be written.
 pub fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
-    let ConfigCommand::Show(args) = &args.command;
+    let args = match &args.command {
+        ConfigCommand::Show(args) => args,
+        ConfigCommand::Schema => {
+            let text = serde_json::to_string_pretty(&config::schema())?;
+            super::print(format!("{text}\n").as_bytes())?;
+            return Ok(ExitCode::Done);
+        }
+    };
     // What a plugin file is like does not change what the config says.
     let loaded = config::load(&args.config, &config::process_environment, &|_| Ok(()));
     let (problems, listing) = match loaded {

@@ -11,6 +11,7 @@ mod glimpse;
 mod load;
 mod plan;
 mod renames;
+mod schema;
 mod validate;
 
 pub use files::{drop_in_folder, drop_ins, files_of};
@@ -23,6 +24,7 @@ pub use load::{
 pub use plan::{Change, LaneId, Plan, Planned, lane_ids, place_of, plan};
 pub(crate) use plan::{PaysAt, used_sinks, used_sources, used_transforms};
 pub use renames::{KnownLane, warn_of_renames};
+pub use schema::schema;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -28,7 +28,7 @@ mod value;
 
 pub use document::Document;
 pub use field::Field;
-pub use listing::{Entry, Origin};
+pub use listing::{Entry, Origin, Shape};
 pub use merge::merge;
 pub use problem::{Complaint, Part, Problem, Problems, Severity};
 pub use reading::{Place, Reading};

@@ -50,6 +50,8 @@ mod reloads;
 mod replay;
 /// Which pipeline takes a record, and which file it goes into.
 mod routes;
+/// The JSON Schema of the config.
+mod schema;
 /// Stopping while nothing moves.
 mod stop;
 /// An agent process, a nats-server, input and output.
