@@ -196,7 +196,10 @@ fn an_orphan_is_named_with_its_age_and_the_commands_and_a_lane_in_use_is_not_dro
     assert!(log.contains("looks like lane gw/in/p/a under another name"), "{log}");
     let plan = done(&home, &["reload", "--plan"]);
     assert!(plan.contains("nothing would change"), "{plan}");
-    assert!(plan.contains("500 records wait in lane gw/in/p/a, which the config has not"), "{plan}");
+    assert!(
+        plan.contains("500 records wait in lane gw/in/p/a, which the config has not"),
+        "{plan}"
+    );
     // The new lane has begun with all that the journal holds: together they would send it twice.
     wait_for("the new lane", LONG, || {
         let status = home.status()?;
@@ -228,7 +231,10 @@ fn a_renamed_part_is_warned_of_by_a_check_and_at_the_start_with_the_command_to_t
     let said = check(&home);
     assert!(said.contains(looks), "{said}");
     assert!(said.contains("`waystation lane move gw/in/p/a lines/renamed/a`"), "{said}");
-    assert!(said.contains("[pipelines.renamed]") || said.contains("sources = [\"lines\"]"), "{said}");
+    assert!(
+        said.contains("[pipelines.renamed]") || said.contains("sources = [\"lines\"]"),
+        "{said}"
+    );
     let mut agent = home.start(&["run"]);
     wait_adopted(&home, "new");
     let log = home.log();

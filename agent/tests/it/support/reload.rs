@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -155,7 +155,7 @@ impl Ingest {
     }
 }
 
-fn head(socket: &PathBuf) -> Option<u64> {
+fn head(socket: &Path) -> Option<u64> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream
         .write_all(b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
