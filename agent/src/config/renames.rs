@@ -33,7 +33,7 @@ pub fn warn_of_renames(loaded: &mut Loaded, old: Option<&Config>, journal: &[Kno
     let mut found = Vec::new();
     for orphan in orphans {
         let alike = |id: &&LaneId| Alike { old, new: &loaded.config }.lanes(&orphan.id, id);
-        if let Some(index) = new.iter().position(|id| alike(id)) {
+        if let Some(index) = new.iter().position(alike) {
             found.push((orphan, new.remove(index).clone()));
         }
     }
