@@ -226,6 +226,8 @@ pub const BLOCKING_THREADS_MAX: usize = 512;
 
 /// Most bytes of the config file.
 pub const CONFIG_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Most drop-ins of a config.
+pub const CONFIG_DROP_INS_MAX: usize = 64;
 /// Problems of the config file that are kept and shown; more are counted.
 pub const CONFIG_PROBLEMS_MAX: usize = 200;
 /// How long reading and checking a config may take before a reload gives up.

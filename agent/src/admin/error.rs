@@ -117,9 +117,14 @@ impl ApiError {
             Self::Order(error) => {
                 let (status, code) = match error {
                     OrderError::UnknownLane(_) => (StatusCode::NOT_FOUND, "unknown_lane"),
-                    OrderError::Lane { .. } | OrderError::Replay { .. } => {
-                        (StatusCode::CONFLICT, "wrong_state")
-                    }
+                    OrderError::Lane { .. }
+                    | OrderError::Replay { .. }
+                    | OrderError::OtherSource { .. }
+                    | OrderError::Refused(_)
+                    | OrderError::Once => (StatusCode::CONFLICT, "wrong_state"),
+                    OrderError::InConfig { .. } => (StatusCode::CONFLICT, "lane_in_config"),
+                    OrderError::NoTarget(_) => (StatusCode::NOT_FOUND, "unknown_lane"),
+                    OrderError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
                     OrderError::Journal(_) => (StatusCode::SERVICE_UNAVAILABLE, "journal"),
                 };
                 return (status, code, Chain(error).to_string());

@@ -21,6 +21,7 @@
 
 mod bind;
 mod error;
+mod lane_orders;
 mod metrics;
 pub mod orders;
 mod reload;

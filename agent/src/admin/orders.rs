@@ -9,6 +9,8 @@
 //! | `POST /orders/flush` | `{"version":1,"lane":"…","timeout_ms":60000}`; without `lane` all lanes | `{"version":1,"left":[…]}`: the lanes ([`LaneStatusView`]) of which not everything has its outcome |
 //! | `POST /orders/replay` | `{"version":1,"lane":"…","letters":[7,8],"payload_base64":"…","dry_run":false}`; a payload for one letter | `{"version":1,"batches":[…],"left_out":[…]}`: the batches ([`ReplayBatchView`]) that were sealed, or would be |
 //! | `POST /orders/discard` | `{"version":1,"letters":[7,8],"note":"…"}`, ids of dead letters | `{"version":1,"discarded":1,"left_out":[…]}`: those that are being replayed are left |
+//! | `POST /orders/lane/drop` | `{"version":1,"lane":"…"}`, a lane that the config has not | `{"version":1,"lane":"…","records":17,"batches":1}`: what it held |
+//! | `POST /orders/lane/move` | `{"version":1,"lane":"…","to":"…"}`, to a lane of the config that has not begun | the same |
 //! | `POST /orders/reload` | `{"version":1,"only_plan":false}` | `{"version":1,"outcome":"adopted",…}` ([`ReloadAnswer`]); a config that cannot be used is `"refused"`, with the problems |
 //!
 //! A few orders are carried out at a time; more are refused at once. Who gave one, by the uid of the peer, is logged.
@@ -27,6 +29,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+pub use super::lane_orders::{LaneOrderedAnswer, MoveOrder};
 pub use super::reload::{ChangeView, LaneChangeView, ReloadAnswer, ReloadOrder};
 
 use super::error::ApiError;
@@ -244,6 +247,8 @@ pub(super) fn routes(agent: OrdersSource) -> Router {
         .route("/orders/resolve", post(resolve))
         .route("/orders/flush", post(flush))
         .route("/orders/discard", post(discard))
+        .route("/orders/lane/drop", post(super::lane_orders::drop_lane))
+        .route("/orders/lane/move", post(super::lane_orders::move_lane))
         .route("/orders/reload", post(super::reload::reload))
         .route(
             "/orders/replay",

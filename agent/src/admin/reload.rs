@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::VERSION;
 use super::error::ApiError;
 use super::orders::{Desk, Peer, UnderWay, read};
+use super::status::OrphanStatus;
 use crate::config::{Change, Plan, Planned};
 use crate::error_chain::Chain;
 use crate::supervisor::{Backlog, Outcome, ReloadError, Reloaded};
@@ -39,6 +40,9 @@ pub struct ReloadAnswer {
     pub lanes: Vec<LaneChangeView>,
     /// Keys of the agent itself that are taken up.
     pub live: Vec<String>,
+    /// Lanes of the journal in which records wait, and that the config has not before or after.
+    #[serde(default)]
+    pub orphans: Vec<OrphanStatus>,
 }
 
 /// What happens to one part.
@@ -90,7 +94,7 @@ pub(super) async fn reload(
 
 impl ReloadAnswer {
     fn of(reloaded: &Reloaded) -> Self {
-        let Reloaded { outcome, plan, backlogs, warnings } = reloaded;
+        let Reloaded { outcome, plan, backlogs, orphans, warnings } = reloaded;
         let Plan { sources, transforms, sinks, limiters, lanes, live } = plan;
         let outcome = match outcome {
             Outcome::Adopted => "adopted",
@@ -120,6 +124,7 @@ impl ReloadAnswer {
             parts: parts.collect(),
             lanes: lanes.collect(),
             live: live.iter().map(|key| (*key).to_owned()).collect(),
+            orphans: orphans.iter().map(OrphanStatus::of).collect(),
         }
     }
 

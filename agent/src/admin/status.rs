@@ -11,7 +11,9 @@ use crate::journal::{LetterClass, LettersCount, LettersSnapshot, SalvageReport};
 use crate::lane::status::{Attempt, CurrentBatch, class_index};
 use crate::plugin;
 use crate::sinks::Class;
-use crate::supervisor::status::{ConfigView, LaneView, SourceState, SourceStatus, Status};
+use crate::supervisor::status::{
+    ConfigView, LaneView, OrphanView, SourceState, SourceStatus, Status,
+};
 
 /// The whole agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -323,12 +325,22 @@ pub struct AttemptsFailed {
 }
 
 /// A lane that is no longer in the config.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrphanStatus {
     /// Its name.
     pub name: String,
     /// Records that it still has to deliver.
     pub queued: u64,
+    /// When the oldest of them was accepted, where that is known.
+    #[serde(default)]
+    pub oldest_at: Option<String>,
+}
+
+impl OrphanStatus {
+    pub(super) fn of(orphan: &OrphanView) -> Self {
+        let OrphanView { name, queued, oldest } = orphan.clone();
+        Self { name, queued, oldest_at: oldest.map(rfc3339) }
+    }
 }
 
 /// One loaded plugin.
@@ -367,11 +379,7 @@ impl StatusView {
             dead_letters: DeadLettersStatus::of(&status.journal.letters),
             sources: status.sources.iter().map(SourceView::of).collect(),
             lanes: status.lanes.iter().map(LaneStatusView::of).collect(),
-            orphans: status
-                .orphans
-                .iter()
-                .map(|orphan| OrphanStatus { name: orphan.name.clone(), queued: orphan.queued })
-                .collect(),
+            orphans: status.orphans.iter().map(OrphanStatus::of).collect(),
             plugins: status
                 .plugins
                 .iter()

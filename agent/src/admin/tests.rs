@@ -154,7 +154,11 @@ pub(crate) fn status() -> Status {
                 },
             ),
         ],
-        orphans: vec![OrphanView { name: "gw/sensors/old/cloud".to_owned(), queued: 17 }],
+        orphans: vec![OrphanView {
+            name: "gw/sensors/old/cloud".to_owned(),
+            queued: 17,
+            oldest: Some(Timestamp(1_700_000_000_000_000_000)),
+        }],
         plugins: vec![PluginView {
             id: "clean".parse().unwrap(),
             sha256: [0xa7; 32],

@@ -1,4 +1,4 @@
-//! `waystation config show`: what the config says, and with `--effective` also what it leaves to the defaults.
+//! `waystation config`: `schema` for editors; `show`, what the config says, and with `--effective` also what it leaves to the defaults.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use super::check::print_problems;
 use crate::config;
 use crate::settings::{Entry, Origin};
 
-/// Show the config.
+/// Show the config, or what may be in one.
 #[derive(Debug, clap::Args)]
 pub struct ConfigArgs {
     /// What to do
@@ -24,6 +24,11 @@ pub struct ConfigArgs {
 pub enum ConfigCommand {
     /// Print every value with where it came from; secrets are left out
     Show(ShowArgs),
+    /// Print the JSON Schema of the config, by which editors complete keys and check values
+    ///
+    /// With `waystation config schema > waystation.schema.json`, a first line `#:schema ./waystation.schema.json` in the config
+    /// names it to editors that know Taplo. What holds between keys and tables only `waystation check` knows.
+    Schema,
 }
 
 /// Arguments of `config show`.
@@ -45,7 +50,14 @@ pub struct ShowArgs {
 /// # Errors
 /// When standard output or standard error cannot be written.
 pub fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
-    let ConfigCommand::Show(args) = &args.command;
+    let args = match &args.command {
+        ConfigCommand::Show(args) => args,
+        ConfigCommand::Schema => {
+            let text = serde_json::to_string_pretty(&config::schema())?;
+            super::print(format!("{text}\n").as_bytes())?;
+            return Ok(ExitCode::Done);
+        }
+    };
     // What a plugin file is like does not change what the config says.
     let loaded = config::load(&args.config, &config::process_environment, &|_| Ok(()));
     let (problems, listing) = match loaded {
@@ -65,10 +77,10 @@ pub fn show(listing: &[Entry], file: &Path, effective: bool, json: bool) -> Stri
     let entries =
         || listing.iter().filter(|e| effective || matches!(e.origin, Origin::File { .. }));
     if json {
-        return entries().map(|entry| json_line(entry, file)).collect();
+        return entries().map(json_line).collect();
     }
-    let name =
-        file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let folder = file.parent().map(|folder| folder.display().to_string() + "/");
+    let folder = folder.filter(|folder| folder != "/").unwrap_or_default();
     let lines: Vec<_> = entries().map(|entry| (entry, assignment(entry))).collect();
     let width = lines.iter().map(|(_, line)| line.chars().count()).filter(|w| *w <= 60).max();
     let width = width.unwrap_or(0);
@@ -81,8 +93,10 @@ pub fn show(listing: &[Entry], file: &Path, effective: bool, json: bool) -> Stri
             // Writing to a String cannot fail.
             let _ok = writeln!(out, "{gap}[{section}]");
         }
-        let origin = match entry.origin {
-            Origin::File { line } => format!("{name}:{line}"),
+        let origin = match &entry.origin {
+            Origin::File { name, line, .. } => {
+                format!("{}:{line}", name.strip_prefix(folder.as_str()).unwrap_or(name))
+            }
             Origin::Default => "default".to_owned(),
             Origin::Unset => "not set".to_owned(),
         };
@@ -98,17 +112,18 @@ fn assignment(entry: &Entry) -> String {
     }
 }
 
-fn json_line(entry: &Entry, file: &Path) -> String {
-    let (origin, line) = match entry.origin {
-        Origin::File { line } => ("file", Some(line)),
+fn json_line(entry: &Entry) -> String {
+    let (origin, place) = match &entry.origin {
+        Origin::File { name, line, .. } => ("file", Some((name, line))),
         Origin::Default => ("default", None),
         Origin::Unset => ("unset", None),
     };
+    let (name, line) = place.unzip();
     let object = json!({
         "key": entry.path(),
         "value": entry.value,
         "origin": origin,
-        "file": line.map(|_| file.display().to_string()),
+        "file": name.map(AsRef::as_ref).map(str::to_owned),
         "line": line,
     });
     format!("{object}\n")

@@ -21,6 +21,7 @@ pub mod resume;
 pub mod run;
 mod signals;
 pub mod status;
+mod stopped;
 pub mod version;
 
 use std::ffi::OsString;

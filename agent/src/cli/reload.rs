@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::agent::AgentArgs;
-use super::status::{ALWAYS, Column, WHEN_NOT_ZERO, grouped, printable, table};
+use super::status::{ALWAYS, Column, WHEN_NOT_ZERO, age_of, counted, grouped, printable, table};
 use super::{ExitCode, journal};
 use crate::admin::VERSION;
 use crate::admin::orders::{ReloadAnswer, ReloadOrder};
+use crate::clock::{Clock as _, SystemClock};
 use crate::limits::{COMPILE_MS_MAX, RELOAD_READ_MS_MAX};
 
 /// The longest that a `stop_grace` may be, which a lane may take to go over.
@@ -81,9 +82,22 @@ fn page(answer: &ReloadAnswer) -> String {
         _ => "this would change, and nothing has been done\n",
     }
     .to_owned();
-    if answer.changes_nothing() {
-        return text;
+    if !answer.changes_nothing() {
+        text.push_str(&changes(answer));
     }
+    for orphan in &answer.orphans {
+        let (name, kept) = (&orphan.name, counted(orphan.queued, "record"));
+        let age = age_of(orphan.oldest_at.as_deref(), SystemClock.now());
+        text.push_str(&format!(
+            "\n{kept} wait in lane {name}, which the config has not{age}; `waystation lane move {name} TO` has another lane go on \
+             with them, `waystation lane drop {name}` gives them up\n"
+        ));
+    }
+    printable(&text)
+}
+
+fn changes(answer: &ReloadAnswer) -> String {
+    let mut text = String::new();
     let columns =
         [Column("part", ALWAYS), Column("change", ALWAYS), Column("because of", WHEN_NOT_ZERO)];
     let rows: Vec<_> = answer
@@ -118,7 +132,7 @@ fn page(answer: &ReloadAnswer) -> String {
     });
     text.push('\n');
     text.push_str(&table(&columns, rows.collect()));
-    printable(&text)
+    text
 }
 
 impl ReloadAnswer {

@@ -1,7 +1,7 @@
 //! The last config that a run has adopted, kept in the data directory for a start whose own file is broken.
 //!
-//! What is kept is the file's text, which holds references to secrets and never one, and where it lay, for its relative
-//! paths. A copy is used only for the file that it is of. It is written when a run has taken a config up, never before, and
+//! What is kept is the text of the file and its drop-ins, which holds references to secrets and never one, and where they lay,
+//! for relative paths. A copy is used only for the file that it is of. It is written when a run has taken a config up, never before, and
 //! in one step: aside, synced, renamed, the folder synced.
 
 use std::fs::File;
@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
 use super::DATA_DIR_DEFAULT;
-use super::load::{InspectPlugin, Loaded, read, read_bounded};
+use super::glimpse::Glimpse;
+use super::load::{DropIn, InspectPlugin, Loaded, Text, read};
 use crate::limits::CONFIG_BYTES_MAX;
-use crate::settings::{Document, Problems};
+use crate::settings::Problems;
 
 /// The copy, in the data directory.
 const NAME: &str = "adopted.json";
@@ -36,7 +37,11 @@ pub struct Copy {
     file: PathBuf,
     /// Of the text, so that a damaged copy is not believed.
     sha256: String,
+    /// Of all files, one behind the other.
     text: String,
+    /// Where the files behind the first begin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    drop_ins: Vec<DropIn>,
 }
 
 /// The SHA-256 of a config's text, as people write it.
@@ -56,6 +61,7 @@ pub fn keep(data_dir: &Path, loaded: &Loaded) -> io::Result<()> {
         file: loaded.file.clone(),
         sha256: digest(&loaded.text),
         text: loaded.text.clone(),
+        drop_ins: loaded.drop_ins.clone(),
     };
     if kept(data_dir).as_ref() == Some(&copy) {
         return Ok(());
@@ -71,7 +77,8 @@ pub fn keep(data_dir: &Path, loaded: &Loaded) -> io::Result<()> {
 }
 
 /// What is kept in a data directory, if it can be believed.
-fn kept(data_dir: &Path) -> Option<Copy> {
+#[must_use]
+pub fn kept(data_dir: &Path) -> Option<Copy> {
     let mut bytes = Vec::new();
     let file = File::open(data_dir.join(NAME)).ok()?;
     file.take(COPY_BYTES_MAX).read_to_end(&mut bytes).ok()?;
@@ -90,16 +97,10 @@ pub fn find(path: &Path, environment: &dyn Fn(&str) -> Option<String>) -> Option
         let first = folders.split(':').next().unwrap_or_default().to_owned();
         (!first.is_empty()).then(|| PathBuf::from(first))
     });
-    let readable = data_dir_in(path).map(|data_dir| base.join(data_dir));
-    let folders = state.into_iter().chain(readable).chain([PathBuf::from(DATA_DIR_DEFAULT)]);
+    let said = Glimpse::of(path).ok().and_then(|glimpse| glimpse.text("agent", "data_dir"));
+    let said = said.map(|data_dir| base.join(data_dir));
+    let folders = state.into_iter().chain(said).chain([PathBuf::from(DATA_DIR_DEFAULT)]);
     folders.filter_map(|folder| kept(&folder)).find(|copy| copy.file == absolute)
-}
-
-fn data_dir_in(path: &Path) -> Option<String> {
-    let document = Document::new(&read_bounded(path).ok()?);
-    let table = document.table();
-    let value = table.get("agent")?.get_ref().get("data_dir")?;
-    value.get_ref().as_str().map(str::to_owned)
 }
 
 impl Copy {
@@ -112,8 +113,27 @@ impl Copy {
         environment: &dyn Fn(&str) -> Option<String>,
         inspect_plugin: InspectPlugin<'_>,
     ) -> Result<Loaded, Problems> {
-        let shown = format!("{} as it was adopted", self.file.display());
-        read(self.text.as_bytes(), &shown, &self.file, environment, inspect_plugin)
+        let texts = self.files().map(|(file, text)| Text {
+            shown: format!("{} as it was adopted", file.display()),
+            file: file.to_owned(),
+            bytes: text.as_bytes().to_vec(),
+        });
+        read(&texts.collect::<Vec<_>>(), &self.file, environment, inspect_plugin)
+    }
+
+    /// What can be read of it.
+    #[must_use]
+    pub fn glimpse(&self) -> Glimpse {
+        Glimpse::in_texts(self.files().map(|(_, text)| text.as_bytes().to_vec()))
+    }
+
+    /// The files with their texts.
+    fn files(&self) -> impl Iterator<Item = (&Path, &str)> {
+        let drop_ins = self.drop_ins.iter().map(|part| (part.file.as_path(), part.start));
+        let files = [(self.file.as_path(), 0)].into_iter().chain(drop_ins);
+        let ends = self.drop_ins.iter().map(|part| part.start).chain([self.text.len()]);
+        let text = |start, end| self.text.get(start..end).unwrap_or_default();
+        files.zip(ends).map(move |((file, start), end)| (file, text(start, end)))
     }
 }
 

@@ -1,9 +1,11 @@
 //! From the file to a checked [`Config`]: read, put together, validate.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
+use super::files::{drop_in_folder, drop_ins, read_bounded};
 use super::{AdminConfig, AgentConfig, Config, validate};
 use crate::journal::config::JournalConfig;
 use crate::lane::config::{PipelineConfig, StormConfig};
@@ -11,7 +13,9 @@ use crate::limits::CONFIG_BYTES_MAX;
 use crate::net::config::NetConfig;
 use crate::plugin::config::TransformConfig;
 use crate::record::id::NameError;
-use crate::settings::{Complaint, Document, Entry, Problem, Problems, Reading, Severity, Table};
+use crate::settings::{
+    Complaint, Document, Entry, Part, Problem, Problems, Reading, Severity, Table, merge,
+};
 use crate::sinks::config::{LimiterConfig, SinkConfig};
 use crate::sources::config::SourceConfig;
 use crate::telemetry::config::LogConfig;
@@ -30,8 +34,31 @@ pub struct Loaded {
     pub listing: Vec<Entry>,
     /// The file, absolute.
     pub file: PathBuf,
-    /// Its text, which holds no secret.
+    /// Its drop-ins, in their order.
+    pub drop_ins: Vec<DropIn>,
+    /// The text of all of them, one behind the other, which holds no secret.
     pub text: String,
+}
+
+impl Loaded {
+    /// An empty list of problems, for more of them.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let drop_ins = self.drop_ins.iter().map(|part| (&part.file, part.start));
+        let parts = [(&self.file, 0)].into_iter().chain(drop_ins);
+        let parts =
+            parts.map(|(file, start)| Part { name: file.display().to_string().into(), start });
+        Problems::in_files(parts.collect(), self.text.as_str())
+    }
+}
+
+/// A further file of a config.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropIn {
+    /// The file, absolute.
+    pub(super) file: PathBuf,
+    /// Where it begins in the text of all files.
+    pub(super) start: usize,
 }
 
 /// What a component is inspected with: gives all that keeps it from being a transform.
@@ -44,7 +71,7 @@ pub fn process_environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Reads and checks the file. Has no side effects.
+/// Reads and checks the file and its drop-ins. Has no side effects.
 ///
 /// # Errors
 /// All that is wrong with it, warnings included.
@@ -53,57 +80,112 @@ pub fn load(
     environment: &dyn Fn(&str) -> Option<String>,
     inspect_plugin: InspectPlugin<'_>,
 ) -> Result<Loaded, Problems> {
-    let file = path.display().to_string();
-    let refuse = |complaint: Complaint| {
-        let mut problems = Problems::new(file.as_str(), "");
-        problems.push(Problem::new(Severity::Error, "", None, complaint));
+    let texts = gather(path).map_err(|complaints| {
+        let mut problems = Problems::new(path.display().to_string(), "");
+        for complaint in complaints {
+            problems.push(Problem::new(Severity::Error, "", None, complaint));
+        }
         problems
-    };
-    let bytes = read_bounded(path).map_err(|error| {
-        let complaint = Complaint::new(format!("cannot read the config: {error}"));
-        refuse(match error.kind() {
-            io::ErrorKind::NotFound => complaint.hint("name the file with -c FILE"),
-            _ => complaint,
-        })
     })?;
-    if bytes.len() as u64 > CONFIG_BYTES_MAX {
-        return Err(refuse(Complaint::new(format!(
-            "the config is larger than {} MiB",
-            CONFIG_BYTES_MAX >> 20
-        ))));
-    }
     // What a folder is called must not depend on where the process goes later.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    read(&bytes, &file, &absolute, environment, inspect_plugin)
+    read(&texts, &absolute, environment, inspect_plugin)
 }
 
-pub(super) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+/// The content of one file of a config.
+#[derive(Debug)]
+pub(super) struct Text {
+    /// As problems call it.
+    pub(super) shown: String,
+    pub(super) file: PathBuf,
+    pub(super) bytes: Vec<u8>,
 }
 
-/// Reads and checks the content of the file `absolute`, which problems call `shown`.
+/// Reads all files: the one that is named, and its drop-ins.
+fn gather(path: &Path) -> Result<Vec<Text>, Vec<Complaint>> {
+    let bytes = read_bounded(path).map_err(|error| {
+        let complaint = Complaint::new(format!("cannot read the config: {error}"));
+        vec![match error.kind() {
+            io::ErrorKind::NotFound => complaint.hint("name the file with -c FILE"),
+            _ => complaint,
+        }]
+    })?;
+    let mut texts = vec![Text { shown: path.display().to_string(), file: path.to_owned(), bytes }];
+    let mut complaints = Vec::new();
+    let folder = drop_in_folder(path);
+    let names = drop_ins(path).unwrap_or_else(|error| {
+        let message = format!("cannot read the folder of drop-ins {}: {error}", folder.display());
+        complaints.push(Complaint::new(message));
+        Vec::new()
+    });
+    for file in names {
+        let shown = file.display().to_string();
+        match read_bounded(&file) {
+            Ok(bytes) => texts.push(Text { shown, file, bytes }),
+            Err(error) => {
+                let complaint = Complaint::new(format!("cannot read the drop-in {shown}: {error}"));
+                complaints.push(complaint.hint("give it to the agent's user, or move it away"));
+            }
+        }
+    }
+    let size: usize = texts.iter().map(|text| text.bytes.len()).sum();
+    if size as u64 > CONFIG_BYTES_MAX {
+        let what = if texts.len() > 1 { "and its drop-ins are" } else { "is" };
+        let message = format!("the config {what} larger than {} MiB", CONFIG_BYTES_MAX >> 20);
+        complaints.push(Complaint::new(message));
+    }
+    if complaints.is_empty() { Ok(texts) } else { Err(complaints) }
+}
+
+/// Parses all files, one behind the other in one text.
+fn parse(texts: &[Text]) -> (Vec<Document>, Vec<usize>, String) {
+    let (mut documents, mut starts, mut whole) = (Vec::new(), Vec::new(), String::new());
+    for text in texts {
+        if !whole.is_empty() && !whole.ends_with('\n') {
+            whole.push('\n');
+        }
+        let document = Document::behind(&whole, &text.bytes);
+        starts.push(whole.len());
+        whole.push_str(document.text.get(whole.len()..).unwrap_or_default());
+        documents.push(document);
+    }
+    (documents, starts, whole)
+}
+
+/// Reads and checks these files, of which the first is `absolute`.
 pub(super) fn read(
-    bytes: &[u8],
-    shown: &str,
+    texts: &[Text],
     absolute: &Path,
     environment: &dyn Fn(&str) -> Option<String>,
     inspect_plugin: InspectPlugin<'_>,
 ) -> Result<Loaded, Problems> {
-    let document = Document::new(bytes);
-    let table = document.table();
-    let problems = document.problems(shown);
+    let (documents, starts, text) = parse(texts);
+    let named = || texts.iter().zip(&starts);
+    let parts =
+        named().map(|(text, start)| Part { name: text.shown.as_str().into(), start: *start });
+    let mut problems = Problems::in_files(parts.collect(), text.as_str());
+    for problem in documents.iter().flat_map(|document| &document.syntax) {
+        problems.push(problem.clone());
+    }
+    let mut tables = documents.iter().map(Document::table);
+    let mut table = tables.next().unwrap_or_default();
+    for more in tables {
+        merge(&mut table, more, &mut problems);
+    }
     let base = absolute.parent().unwrap_or(Path::new("/"));
-    let reading = Reading::new(&table, &document.text, base, environment, problems);
+    let reading = Reading::new(&table, base, environment, problems);
     let parts = Parts::read(&reading);
     validate::check(&parts, &reading, inspect_plugin);
     let (problems, listing) = reading.finish();
     if problems.has_errors() {
         return Err(problems);
     }
-    let (file, text) = (absolute.to_owned(), document.text.clone());
-    Ok(Loaded { config: parts.config, warnings: problems, listing, file, text })
+    let drop_ins = named().skip(1).map(|(text, start)| {
+        let file = std::path::absolute(&text.file).unwrap_or_else(|_| text.file.clone());
+        DropIn { file, start: *start }
+    });
+    let (file, drop_ins) = (absolute.to_owned(), drop_ins.collect());
+    Ok(Loaded { config: parts.config, warnings: problems, listing, file, drop_ins, text })
 }
 
 /// What could be read. Not checked across parts, and without what was wrong by itself.

@@ -6,16 +6,25 @@
 //! how parts use their settings.
 
 pub mod adopted;
+mod files;
+mod glimpse;
 mod load;
 mod plan;
+mod renames;
+mod schema;
 mod validate;
 
+pub use files::{drop_in_folder, drop_ins, files_of};
+pub use glimpse::Glimpse;
 pub use load::{
-    InspectPlugin, Loaded, PATH_DEFAULT, describe, load, path_or_default, process_environment,
+    DropIn, InspectPlugin, Loaded, PATH_DEFAULT, describe, load, path_or_default,
+    process_environment,
 };
 
-pub use plan::{Change, LaneId, Plan, Planned, line_of, plan};
+pub use plan::{Change, LaneId, Plan, Planned, lane_ids, place_of, plan};
 pub(crate) use plan::{PaysAt, used_sinks, used_sources, used_transforms};
+pub use renames::{KnownLane, warn_of_renames};
+pub use schema::schema;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

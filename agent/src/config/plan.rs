@@ -200,6 +200,12 @@ fn compare<T, I: PartialEq + Clone>(
     planned
 }
 
+/// The lanes of a config, in its order: each source, pipeline and sink that the pipelines bring together.
+#[must_use]
+pub fn lane_ids(config: &Config) -> Vec<LaneId> {
+    all_lanes(config).into_iter().map(|lane| lane.id).collect()
+}
+
 /// The sources that some pipeline takes; another one would fill the journal for nobody.
 pub(crate) fn used_sources(config: &Config) -> Vec<&SourceConfig> {
     let is_used = |id| config.pipelines.iter().any(|pipeline| pipeline.sources.contains(id));
@@ -245,7 +251,9 @@ fn sink_change(old: &SinkConfig, new: &SinkConfig, net: bool) -> (Change, Vec<St
         }
         is
     };
-    let mut is_other = note(old.kind != new.kind, "");
+    let is_other_type = old.kind.word() != new.kind.word();
+    let mut is_other = note(is_other_type, ".type");
+    is_other |= note(!is_other_type && old.kind != new.kind, "");
     is_other |= note(old.retry != new.retry, ".retry");
     is_other |= note(PaysAt::of(old) != PaysAt::of(new), ".limiter");
     let is_adjusted = !is_other && note(old.limit != new.limit, ".rate");
@@ -377,14 +385,14 @@ fn fixed_keys(old: &Config, new: &Config) -> Vec<(String, Complaint)> {
     fixed.into_iter().map(complain).collect()
 }
 
-/// The line of the file that a key, or the first below it, stands on.
+/// Where a key, or the first below it, stands in the text of all files.
 #[must_use]
-pub fn line_of(listing: &[Entry], key: &str) -> Option<usize> {
+pub fn place_of(listing: &[Entry], key: &str) -> Option<usize> {
     listing.iter().find_map(|entry| {
         let path = entry.path();
         let below = path.strip_prefix(key)?;
         match entry.origin {
-            Origin::File { line } if below.is_empty() || below.starts_with('.') => Some(line),
+            Origin::File { at, .. } if below.is_empty() || below.starts_with('.') => Some(at),
             _ => None,
         }
     })

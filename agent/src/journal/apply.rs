@@ -117,6 +117,7 @@ pub(super) fn refuse(operation: Operation, error: JournalError) {
         Operation::Rename(rename) => drop(rename.reply.send(Err(error))),
         Operation::Replay(replay) => drop(replay.reply.send(Err(error))),
         Operation::DiscardLetters(discard) => drop(discard.reply.send(Err(error))),
+        Operation::Lane(order) => drop(order.reply.send(Err(error))),
         // A lane hears of these with its next seal, whose session has ended with them.
         Operation::Part(_) | Operation::DiscardParts { .. } | Operation::Note(_) => {}
     }
@@ -174,6 +175,7 @@ impl Writer {
             Operation::Replay(replay) => self.seal_replay(transaction, group, *replay),
             Operation::DiscardLetters(discard) => self.discard_letters(transaction, group, discard),
             Operation::Lose(lose) => self.lose(transaction, group, lose),
+            Operation::Lane(order) => self.order_lane(transaction, group, order),
             Operation::Note(note) => self.keep_note(transaction, group, note),
             Operation::PutCompiled { key, sha256, reply } => {
                 let put = "INSERT INTO compiled VALUES (?1, ?2)

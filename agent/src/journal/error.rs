@@ -20,6 +20,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::lane_orders::LaneOrderError;
 use crate::record::id::{AgentId, BatchNumber, LaneName, Seq, SourceId};
 
 /// What a caller does about a [`JournalError`].
@@ -253,6 +254,9 @@ pub enum JournalError {
         /// What does not fit.
         why: String,
     },
+    /// A lane is neither dropped nor moved as ordered.
+    #[error(transparent)]
+    LaneOrder(#[from] LaneOrderError),
     /// There are as many streams or lanes as keys have room for.
     #[error("the journal has no number left for {0}")]
     NoNumberLeft(String),

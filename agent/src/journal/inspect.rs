@@ -102,6 +102,12 @@ pub struct StreamInfo {
 pub struct LaneInfo {
     /// Its name.
     pub name: String,
+    /// Its source.
+    pub source: String,
+    /// Its pipeline, which `lane move` may have changed since it was named.
+    pub pipeline: String,
+    /// Its sink, likewise.
+    pub sink: String,
     /// Whether it was dropped: then only its name is kept.
     pub dropped: bool,
     /// Records without an outcome.
@@ -262,6 +268,12 @@ impl Inspection {
         let LaneTotals { delivered, dropped, dead_lettered, lost, .. } = lane.totals;
         Ok(LaneInfo {
             name: lane.name.to_string(),
+            source: state
+                .streams
+                .get(&lane.stream)
+                .map_or_else(String::new, |s| s.source.to_string()),
+            pipeline: lane.pipeline.to_string(),
+            sink: lane.sink.to_string(),
             dropped: lane.dropped,
             queued: (head.0 + waiting).saturating_sub(lane.sealed_seq.0),
             queued_bytes,

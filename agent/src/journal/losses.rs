@@ -29,6 +29,7 @@ pub(super) enum Why {
     Full,
     Aged,
     Damage,
+    LaneDropped,
 }
 
 impl Why {
@@ -37,6 +38,7 @@ impl Why {
             Self::Full => "drop_oldest",
             Self::Aged => "max_age",
             Self::Damage => "damage",
+            Self::LaneDropped => "lane_dropped",
         }
     }
 }
@@ -251,7 +253,7 @@ impl Writer {
         match why {
             Why::Full => self.quota.giving_up.full += lost,
             Why::Aged => self.quota.giving_up.aged += lost,
-            Why::Damage => {}
+            Why::Damage | Why::LaneDropped => {}
         }
         self.state.update_released(number);
         Ok(())

@@ -71,6 +71,7 @@ mod finished;
 mod gaps;
 mod high_water;
 pub mod inspect;
+mod lane_orders;
 mod lanes;
 mod letters;
 mod losses;
@@ -113,6 +114,7 @@ pub use explain::{
 };
 pub use finished::Finish;
 pub use high_water::QuotaMark;
+pub use lane_orders::{LaneOrderError, LaneOrdered, LaneTarget};
 pub use lanes::{
     LaneJournal, LaneSpec, OpenedLane, PartEncoder, PartPlace, PendingSeal, PluginState, Seal,
     StageLetter, StateChange,

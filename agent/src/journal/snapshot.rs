@@ -37,6 +37,8 @@ pub struct LaneSnapshot {
     pub start: Seq,
     /// The last record that it sealed.
     pub sealed: Seq,
+    /// The last record in front of its oldest batch without an outcome.
+    pub acked: Seq,
     /// Input records whose outcome is open: not sealed, or sealed and not acked.
     pub queued: u64,
     /// Batches that are sealed and not acked.
@@ -90,6 +92,7 @@ impl Writer {
                     sink: lane.sink.clone(),
                     start: lane.start_seq,
                     sealed: lane.sealed_seq,
+                    acked: lane.acked(),
                     queued: stream.next_seq.0 - 1 - lane.sealed_seq.0 + unacked,
                     batches: (lane.unacked.len() + lane.replays.len()) as u64,
                     totals: lane.totals,

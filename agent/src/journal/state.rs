@@ -177,9 +177,13 @@ impl State {
 
     /// Works out up to where the chunks of a stream may go; says whether that moved.
     pub(super) fn update_released(&mut self, number: StreamNumber) -> bool {
-        let lanes = self.lanes.values().filter(|lane| lane.stream == number && !lane.dropped);
-        let released = lanes.map(LaneRow::released).min().unwrap_or_default();
+        let lanes = || self.lanes.values().filter(|lane| lane.stream == number);
+        let needed = lanes().filter(|lane| !lane.dropped).map(LaneRow::released).min();
+        let is_given_up = needed.is_none() && lanes().next().is_some();
         let Some(stream) = self.streams.get_mut(&number) else { return false };
+        // What only dropped lanes have taken nobody waits for.
+        let head = if is_given_up { stream.next_seq.before() } else { Seq(0) };
+        let released = needed.unwrap_or(head);
         let moved = released > stream.released;
         stream.released = released;
         moved

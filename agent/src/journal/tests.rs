@@ -6,6 +6,7 @@ mod faults;
 mod foreign;
 mod full;
 mod images;
+mod lane_orders;
 mod letters;
 mod model;
 mod property;

@@ -24,6 +24,7 @@ use super::chunk::Encoder;
 use super::error::JournalError;
 use super::gaps::{Damage, LoseOperation};
 use super::high_water::{HighWater, Marks};
+use super::lane_orders::LaneOperation;
 use super::lanes::{LaneSpec, OpenedLane, PartOperation, SealOperation};
 use super::letters::{DiscardOperation, LettersQuota, LettersRoom};
 use super::notes::NoteOperation;
@@ -86,6 +87,7 @@ pub(super) enum Operation {
     Replay(Box<ReplayOperation>),
     DiscardLetters(DiscardOperation),
     Lose(LoseOperation),
+    Lane(LaneOperation),
     Note(NoteOperation),
     PutCompiled { key: String, sha256: [u8; 32], reply: Reply<()> },
     Stop { reply: Reply<()> },

@@ -8,7 +8,7 @@ use std::ops::Range;
 use toml::de::{DeTable, DeValue, Error};
 
 use super::mask::begins_anew;
-use super::problem::{Complaint, Problem, Problems, Severity};
+use super::problem::{Complaint, Problem, Severity};
 use crate::limits::{CONFIG_PARSES_MAX, CONFIG_PROBLEMS_MAX};
 
 const WRITE_VALUE: &str = "write KEY = VALUE";
@@ -57,20 +57,20 @@ impl Document {
         Self { text, sound, syntax }
     }
 
+    /// Takes the content of a file that stands behind `before` in one text: its places are offsets into the whole.
+    #[must_use]
+    pub fn behind(before: &str, bytes: &[u8]) -> Self {
+        // Space is no TOML and costs the parser next to nothing.
+        let mut padded = vec![b' '; before.len().saturating_sub(1)];
+        padded.extend(std::iter::repeat_n(b'\n', before.len() - padded.len()));
+        padded.extend_from_slice(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes));
+        Self::new(&padded)
+    }
+
     /// What can be read.
     #[must_use]
     pub fn table(&self) -> DeTable<'_> {
         DeTable::parse_recoverable(&self.sound).0.into_inner()
-    }
-
-    /// An empty list of problems for this text, or rather one with the syntax errors in it.
-    #[must_use]
-    pub fn problems(&self, file: &str) -> Problems {
-        let mut problems = Problems::new(file, self.text.as_str());
-        for problem in &self.syntax {
-            problems.push(problem.clone());
-        }
-        problems
     }
 }
 
@@ -255,12 +255,14 @@ fn blank(text: &str, ranges: &[Range<usize>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::problem::Problems;
     use super::*;
 
     /// What is left, and line and message of each problem.
     fn read(text: &str) -> (Vec<String>, Vec<String>) {
         let document = Document::new(text.as_bytes());
-        let problems = document.problems("x.toml");
+        let mut problems = Problems::new("x.toml", document.text.as_str());
+        document.syntax.iter().for_each(|problem| problems.push(problem.clone()));
         let told = problems
             .list()
             .iter()

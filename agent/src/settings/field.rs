@@ -6,9 +6,10 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::listing::Shape;
 use super::problem::Complaint;
 use super::reading::Reading;
-use super::table::Table;
+use super::table::{Facts, Table};
 
 /// A value in the file, on its way to its type.
 pub(super) struct Input<'r> {
@@ -29,6 +30,7 @@ type ParseValue<'r, T> = Box<dyn Fn(&Input<'r>) -> Option<T> + 'r>;
 /// How a value becomes a `T`, and how a `T` is shown. `parse` complains itself when it gives nothing.
 pub(super) struct Parse<'r, T> {
     pub(super) expected: String,
+    pub(super) shape: Shape,
     pub(super) parse: ParseValue<'r, T>,
     pub(super) show: Box<dyn Fn(&T) -> toml::Value + 'r>,
 }
@@ -106,7 +108,7 @@ impl<'t, 'r, T> Field<'t, 'r, T> {
                 Complaint::new(message).hint(hint),
             );
         }
-        self.show(value.as_ref());
+        self.show(value.as_ref(), true);
         value
     }
 
@@ -114,7 +116,7 @@ impl<'t, 'r, T> Field<'t, 'r, T> {
     #[must_use]
     pub fn or(self, default: T) -> T {
         let value = self.read().unwrap_or(default);
-        self.show(Some(&value));
+        self.show(Some(&value), false);
         value
     }
 
@@ -122,7 +124,7 @@ impl<'t, 'r, T> Field<'t, 'r, T> {
     #[must_use]
     pub fn optional(self) -> Option<T> {
         let value = self.read();
-        self.show(value.as_ref());
+        self.show(value.as_ref(), false);
         value
     }
 
@@ -150,17 +152,17 @@ impl<'t, 'r, T> Field<'t, 'r, T> {
         None
     }
 
-    fn show(&self, value: Option<&T>) {
+    fn show(&self, value: Option<&T>, is_required: bool) {
         let span = self.table.value(self.key).map(|(name, _)| name.span());
         let shown = value.map(|value| (self.parse.show)(value));
-        self.table.list(
-            self.key,
-            self.parse.expected.as_str(),
-            self.doc,
-            shown,
-            self.bounds.clone(),
-            span.as_ref(),
-        );
+        let facts = Facts {
+            expected: self.parse.expected.clone(),
+            shape: self.parse.shape.clone(),
+            is_required,
+            doc: self.doc,
+            bounds: self.bounds.clone(),
+        };
+        self.table.list(self.key, facts, shown, span.as_ref());
     }
 }
 

@@ -1,17 +1,48 @@
 //! Every key with its value and where that came from, as the reading functions named it.
 
+use std::sync::Arc;
+
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// The file, on this line.
+    /// A file, on this line.
     File {
+        /// Its name, as it is shown.
+        name: Arc<str>,
         /// From 1.
         line: usize,
+        /// The offset of the key in the text of all files.
+        at: usize,
     },
     /// Not in the file: the default.
     Default,
     /// Not in the file, and there is no default.
     Unset,
+}
+
+/// What a value may look like, for machines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shape {
+    /// A text.
+    Text,
+    /// One of these texts.
+    Words(Vec<String>),
+    /// A whole number.
+    Integer,
+    /// A number.
+    Number,
+    /// `true` or `false`.
+    Boolean,
+    /// A list of texts, none twice.
+    Texts,
+    /// A list of whole numbers.
+    Numbers,
+    /// A reference to a secret.
+    Secret,
+    /// A table of texts and secrets under names of the user's.
+    Values,
+    /// Any table.
+    Table,
 }
 
 /// One key.
@@ -27,6 +58,12 @@ pub struct Entry {
     pub origin: Origin,
     /// What it is: "a duration such as …".
     pub expected: String,
+    /// The same for machines.
+    pub shape: Shape,
+    /// Whether its table must have it.
+    pub is_required: bool,
+    /// The `type` of its table that it belongs to, where keys are described; none: every type has it.
+    pub kind: Option<&'static str>,
     /// One line of reference.
     pub doc: &'static str,
     /// The smallest and the largest value, if it is bounded.

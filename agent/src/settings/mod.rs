@@ -5,6 +5,9 @@
 //! where that came from ([`Entry`]), and where it stands ([`Place`], for checks across parts). Nothing is named twice: the
 //! effective listing, the hints and the "known keys" come from the calls.
 //!
+//! A config may have several files ([`merge`]): they stand behind one another in one text, so that a place is one offset, and each
+//! problem is shown in its own file.
+//!
 //! A reading without a document ([`Reading::describing`]) runs the same calls and yields all keys with docs, bounds and
 //! defaults.
 //!
@@ -15,6 +18,7 @@ mod document;
 mod field;
 mod listing;
 pub mod mask;
+mod merge;
 mod problem;
 mod reading;
 mod render;
@@ -24,7 +28,8 @@ mod value;
 
 pub use document::Document;
 pub use field::Field;
-pub use listing::{Entry, Origin};
-pub use problem::{Complaint, Problem, Problems, Severity};
+pub use listing::{Entry, Origin, Shape};
+pub use merge::merge;
+pub use problem::{Complaint, Part, Problem, Problems, Severity};
 pub use reading::{Place, Reading};
 pub use table::{Kind, Table, nearest};

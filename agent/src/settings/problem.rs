@@ -93,10 +93,20 @@ fn printable(text: &str) -> String {
     clean
 }
 
-/// All problems of one file, with what is needed to show them.
+/// A file, and where it begins in the text of all files of a config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Its name, as it is shown.
+    pub name: Arc<str>,
+    /// The offset of its first byte.
+    pub start: usize,
+}
+
+/// All problems of a config, with what is needed to show them. Its files stand behind one another in one text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Problems {
-    pub(super) file: String,
+    /// The first is the one that was named.
+    pub(super) parts: Vec<Part>,
     pub(super) text: Arc<str>,
     /// Spans whose text is a secret, found by what was expected there.
     pub(super) secrets: Vec<Range<usize>>,
@@ -107,14 +117,13 @@ pub struct Problems {
 
 impl Problems {
     /// None yet, in a file of this name with this text.
-    pub fn new(file: impl Into<String>, text: impl Into<Arc<str>>) -> Self {
-        Self {
-            file: file.into(),
-            text: text.into(),
-            secrets: Vec::new(),
-            list: Vec::new(),
-            more: 0,
-        }
+    pub fn new(file: impl Into<Arc<str>>, text: impl Into<Arc<str>>) -> Self {
+        Self::in_files(vec![Part { name: file.into(), start: 0 }], text)
+    }
+
+    /// None yet, in these files, which begin in the text where they say.
+    pub fn in_files(parts: Vec<Part>, text: impl Into<Arc<str>>) -> Self {
+        Self { parts, text: text.into(), secrets: Vec::new(), list: Vec::new(), more: 0 }
     }
 
     /// Adds one. Beyond [`CONFIG_PROBLEMS_MAX`] they are only counted.
@@ -133,19 +142,33 @@ impl Problems {
         self.list.sort_by_key(|problem| problem.span.as_ref().map_or(usize::MAX, |s| s.start));
     }
 
-    /// The file that they are in, as it was named.
+    /// The file that a problem is in, or the one that was named.
     #[must_use]
-    pub fn file(&self) -> &str {
-        &self.file
+    pub fn file(&self, problem: &Problem) -> &str {
+        let part = problem.span.as_ref().map_or(self.parts.first(), |span| self.part(span.start));
+        part.map_or("", |part| &part.name)
     }
 
-    /// The bytes of a line, counted from 1, without the space around it.
+    /// The file that holds this byte.
+    pub(super) fn part(&self, offset: usize) -> Option<&Part> {
+        let behind = self.parts.partition_point(|part| part.start <= offset);
+        self.parts.get(behind.saturating_sub(1))
+    }
+
+    /// Where a byte stands, for people: `waystation.toml:12`.
     #[must_use]
-    pub fn line(&self, number: usize) -> Option<Range<usize>> {
-        let line = self.text.split_inclusive('\n').nth(number.checked_sub(1)?)?;
-        let before: usize = self.text.split_inclusive('\n').take(number - 1).map(str::len).sum();
-        let begin = before + (line.len() - line.trim_start().len());
-        Some(begin..begin + line.trim().len())
+    pub fn shown_place(&self, offset: usize) -> String {
+        let name = self.part(offset).map_or("", |part| &part.name);
+        format!("{name}:{}", self.line_at(offset).0)
+    }
+
+    /// The bytes of the line that holds this one, without the space around it.
+    #[must_use]
+    pub fn line(&self, offset: usize) -> Range<usize> {
+        let (_, range) = self.line_at(offset);
+        let line = self.text.get(range.clone()).unwrap_or_default();
+        let begin = range.start + (line.len() - line.trim_start().len());
+        begin..begin + line.trim().len()
     }
 
     /// The problems.
@@ -172,7 +195,7 @@ impl Problems {
         self.more > 0 || self.list.iter().any(|problem| problem.severity == Severity::Error)
     }
 
-    /// Line and column of a problem, both from 1, the column in characters.
+    /// Line and column of a problem in its file, both from 1, the column in characters.
     #[must_use]
     pub fn position(&self, problem: &Problem) -> Option<(usize, usize)> {
         let start = problem.span.as_ref()?.start;
@@ -181,13 +204,14 @@ impl Problems {
         Some((line, before.trim_start_matches('\u{feff}').chars().count() + 1))
     }
 
-    /// The number (from 1) and the range, without its end, of the line that holds this byte.
+    /// The number in its file (from 1) and the range, without its end, of the line that holds this byte.
     pub(super) fn line_at(&self, offset: usize) -> (usize, Range<usize>) {
         let bytes = self.text.as_bytes();
         let offset = offset.min(bytes.len());
         let start = memchr::memrchr(b'\n', &bytes[..offset]).map_or(0, |at| at + 1);
         let end = memchr::memchr(b'\n', &bytes[offset..]).map_or(bytes.len(), |at| offset + at);
-        let line = memchr::memchr_iter(b'\n', &bytes[..start]).count() + 1;
+        let file = self.part(offset).map_or(0, |part| part.start).min(start);
+        let line = memchr::memchr_iter(b'\n', &bytes[file..start]).count() + 1;
         let end = if end > start && bytes[end - 1] == b'\r' { end - 1 } else { end };
         (line, start..end)
     }
@@ -197,7 +221,7 @@ impl Problems {
 impl fmt::Debug for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Problems")
-            .field("file", &self.file)
+            .field("files", &self.parts)
             .field("list", &self.list)
             .field("more", &self.more)
             .finish_non_exhaustive()

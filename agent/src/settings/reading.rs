@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use toml::de::DeTable;
 
@@ -42,19 +43,19 @@ struct State {
 }
 
 impl<'d> Reading<'d> {
-    /// Begins to read `root`, the table of `text`. Relative paths are below `base`; `problems` may hold syntax errors.
+    /// Begins to read `root`, the table of the text of `problems`, which may hold syntax errors. Relative paths are below `base`.
     pub fn new(
         root: &'d DeTable<'d>,
-        text: &str,
         base: &Path,
         environment: &'d dyn Fn(&str) -> Option<String>,
         problems: Problems,
     ) -> Self {
         let incomplete = problems.has_errors();
+        let newlines = memchr::memchr_iter(b'\n', problems.text.as_bytes()).collect();
         let state = State { problems, entries: Vec::new(), places: BTreeMap::new() };
         Self {
             root: Some(root),
-            newlines: memchr::memchr_iter(b'\n', text.as_bytes()).collect(),
+            newlines,
             base: base.to_owned(),
             environment,
             incomplete,
@@ -158,8 +159,14 @@ impl<'d> Reading<'d> {
     pub(super) fn origin(&self, span: Option<&Range<usize>>, is_set: bool) -> Origin {
         match span {
             Some(span) => {
-                let line = self.newlines.partition_point(|newline| *newline < span.start) + 1;
-                Origin::File { line }
+                let state = self.state.borrow();
+                let part = state.problems.part(span.start);
+                let (name, start) =
+                    part.map_or_else(Default::default, |part| (Arc::clone(&part.name), part.start));
+                let lines_before =
+                    |at: usize| self.newlines.partition_point(|newline| *newline < at);
+                let line = lines_before(span.start) - lines_before(start) + 1;
+                Origin::File { name, line, at: span.start }
             }
             None if is_set => Origin::Default,
             None => Origin::Unset,

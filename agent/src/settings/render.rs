@@ -21,13 +21,25 @@ impl Problems {
     pub fn render(&self, coloured: bool) -> String {
         let renderer = if coloured { Renderer::styled() } else { Renderer::plain() };
         let renderer = renderer.term_width(WIDTH).decor_style(DecorStyle::Ascii);
-        let masked = mask::secret_ranges(&self.text);
+        let masked = self.masked();
         let mut shown: Vec<String> =
             self.list().iter().map(|problem| self.show(problem, &renderer, &masked)).collect();
         if self.more() > 0 {
             shown.push("error: there are more problems, which are not shown".to_owned());
         }
         shown.join("\n\n")
+    }
+
+    /// What looks like a secret, file by file: nothing that is open in one goes on in the next.
+    fn masked(&self) -> Vec<Range<usize>> {
+        let ends = self.parts.iter().skip(1).map(|part| part.start).chain([self.text.len()]);
+        let files = self.parts.iter().map(|part| part.start).zip(ends);
+        let ranges = files.flat_map(|(start, end)| {
+            let text = self.text.get(start..end).unwrap_or_default();
+            let ranges = mask::secret_ranges(text).into_iter();
+            ranges.map(move |range| start + range.start..start + range.end)
+        });
+        ranges.collect()
     }
 
     /// One JSON object a line: `file`, `line`, `column`, `key`, `message`, `hint`, `severity`.
@@ -37,7 +49,7 @@ impl Problems {
         for problem in self.list() {
             let (line, column) = self.position(problem).unzip();
             let object = json!({
-                "file": self.file,
+                "file": self.file(problem),
                 "line": line,
                 "column": column,
                 "key": problem.key,
@@ -57,6 +69,7 @@ impl Problems {
             Severity::Warning => Level::WARNING,
         };
         let title = level.primary_title(problem.message.as_str());
+        let file = self.file(problem);
         let mut moved = None;
         let mut group = match (self.position(problem), &problem.span) {
             (Some((line, column)), Some(span)) => {
@@ -64,16 +77,16 @@ impl Problems {
                 let (text, mark) = self.masked_line(span, masked, is_syntax);
                 let shown = text.get(..mark.start).unwrap_or_default().chars().count() + 1;
                 if shown != column {
-                    let at = |column| format!("{}:{line}:{column}", self.file);
+                    let at = |column| format!("{file}:{line}:{column}");
                     moved = Some((at(shown), at(column)));
                 }
                 let snippet = Snippet::source(text)
                     .line_start(line)
-                    .path(self.file.as_str())
+                    .path(file)
                     .annotation(AnnotationKind::Primary.span(mark));
                 title.element(snippet)
             }
-            _ => title.element(Origin::path(self.file.as_str())),
+            _ => title.element(Origin::path(file)),
         };
         if let Some(hint) = &problem.hint {
             group = group.element(Level::HELP.message(hint.as_str()));

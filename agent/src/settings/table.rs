@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::field::Field;
-use super::listing::{Entry, join};
+use super::listing::{Entry, Shape, join};
 use super::problem::Complaint;
 use super::reading::{Place, Reading};
 
@@ -32,6 +32,23 @@ pub struct Table<'r> {
     kind_known: Cell<bool>,
     /// Says nothing about unknown keys.
     silent: Cell<bool>,
+    /// The kind whose keys are being described.
+    described: Cell<Option<&'static str>>,
+}
+
+/// What is known of a key without its value.
+pub(super) struct Facts {
+    pub(super) expected: String,
+    pub(super) shape: Shape,
+    pub(super) is_required: bool,
+    pub(super) doc: &'static str,
+    pub(super) bounds: Option<(String, String)>,
+}
+
+impl Facts {
+    fn of(expected: &str, shape: Shape, doc: &'static str) -> Self {
+        Self { expected: expected.to_owned(), shape, is_required: false, doc, bounds: None }
+    }
 }
 
 /// One value of a `type` key and what reads the rest of its table.
@@ -65,6 +82,7 @@ impl<'r> Table<'r> {
             foreign: RefCell::default(),
             kind_known: Cell::new(false),
             silent: Cell::new(false),
+            described: Cell::new(None),
         }
     }
 
@@ -100,7 +118,9 @@ impl<'r> Table<'r> {
         } else {
             (self.section.clone(), join(&self.prefix, key))
         };
-        Self::new(self.reading, section, prefix, table)
+        let table = Self::new(self.reading, section, prefix, table);
+        table.described.set(self.described.get());
+        table
     }
 
     /// The same if the file has it (or everything is described).
@@ -110,7 +130,7 @@ impl<'r> Table<'r> {
         if table.is_present() || self.reading.is_describing() {
             return Some(table);
         }
-        self.list(key, "a table", doc, None, None, None);
+        self.list(key, Facts::of("a table", Shape::Table, doc), None, None);
         None
     }
 
@@ -159,10 +179,15 @@ impl<'r> Table<'r> {
     ) -> Option<K> {
         let names: Vec<(&str, &'static str)> = kinds.iter().map(|k| (k.name, k.name)).collect();
         if self.reading.is_describing() {
+            let words = names.iter().map(|(name, _)| (*name).to_owned()).collect();
+            let facts = Facts::of("a kind", Shape::Words(words), doc);
+            self.list("type", Facts { is_required: true, ..facts }, None, None);
             // Every kind's keys are learned; none is made.
             for kind in kinds {
+                self.described.set(Some(kind.name));
                 let _none = (kind.read)(self);
             }
+            self.described.set(None);
             return None;
         }
         if let Some(DeValue::String(name)) = self.value("type").map(|(_, value)| value.get_ref())
@@ -217,19 +242,21 @@ impl<'r> Table<'r> {
     pub(super) fn list(
         &self,
         key: &str,
-        expected: impl Into<String>,
-        doc: &'static str,
+        facts: Facts,
         value: Option<toml::Value>,
-        bounds: Option<(String, String)>,
         span: Option<&Range<usize>>,
     ) {
         let origin = self.reading.origin(span, value.is_some());
+        let Facts { expected, shape, is_required, doc, bounds } = facts;
         self.reading.list(Entry {
             section: self.section.clone(),
             key: join(&self.prefix, key),
             value,
             origin,
-            expected: expected.into(),
+            expected,
+            shape,
+            is_required,
+            kind: self.described.get(),
             doc,
             bounds,
         });

@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::field::{Field, Input, Parse};
-use super::listing::join;
+use super::listing::{Shape, join};
 use super::mask;
 use super::problem::Complaint;
 use super::table::{Table, article, in_order, nearest};
@@ -96,6 +96,7 @@ impl<'r> Table<'r> {
             Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
             _ => quoted.join(""),
         };
+        let described = words.iter().map(|(word, _)| (*word).to_owned()).collect();
         let words = words.to_vec();
         let shown = words.clone();
         let wanted = expected.clone();
@@ -115,7 +116,8 @@ impl<'r> Table<'r> {
                 .find(|(_, v)| v == value)
                 .map_or_else(String::new, |(w, _)| (*w).to_owned())
         };
-        self.field(key, doc, texts(&expected, "", parse, show))
+        let described = Shape::Words(described);
+        self.field(key, doc, Parse { shape: described, ..texts(&expected, "", parse, show) })
     }
 
     /// A whole number.
@@ -140,7 +142,11 @@ impl<'r> Table<'r> {
             toml::Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
         };
         let expected = "a whole number".to_owned();
-        self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
+        self.field(
+            key,
+            doc,
+            Parse { expected, shape: Shape::Integer, parse: Box::new(parse), show: Box::new(show) },
+        )
     }
 
     /// A number, with or without a fraction.
@@ -159,7 +165,11 @@ impl<'r> Table<'r> {
         };
         let show = |value: &f64| toml::Value::Float(*value);
         let expected = "a number".to_owned();
-        self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
+        self.field(
+            key,
+            doc,
+            Parse { expected, shape: Shape::Number, parse: Box::new(parse), show: Box::new(show) },
+        )
     }
 
     /// `true` or `false`.
@@ -173,7 +183,11 @@ impl<'r> Table<'r> {
         };
         let show = |value: &bool| toml::Value::Boolean(*value);
         let expected = "true or false".to_owned();
-        self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
+        self.field(
+            key,
+            doc,
+            Parse { expected, shape: Shape::Boolean, parse: Box::new(parse), show: Box::new(show) },
+        )
     }
 
     /// A list of texts that `parse` understands, none twice.
@@ -190,14 +204,22 @@ impl<'r> Table<'r> {
             toml::Value::Array(list.iter().map(text).collect())
         };
         let expected = expected.to_owned();
-        self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
+        self.field(
+            key,
+            doc,
+            Parse { expected, shape: Shape::Texts, parse: Box::new(parse), show: Box::new(show) },
+        )
     }
 
     /// A reference to a secret.
     pub fn secret(&self, key: &'static str, doc: &'static str) -> Field<'_, 'r, Secret> {
         let expected = "a secret: { env = \"NAME\" } or { file = \"PATH\" }".to_owned();
         let parse = Box::new(read_secret);
-        self.field(key, doc, Parse { expected, parse, show: Box::new(show_secret) })
+        self.field(
+            key,
+            doc,
+            Parse { expected, shape: Shape::Secret, parse, show: Box::new(show_secret) },
+        )
     }
 
     /// A list of whole numbers in `range`, at most `count_max`, none twice.
@@ -251,7 +273,11 @@ impl<'r> Table<'r> {
             let number = |number: &u16| toml::Value::Integer(i64::from(*number));
             toml::Value::Array(list.iter().map(number).collect())
         };
-        self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
+        self.field(
+            key,
+            doc,
+            Parse { expected, shape: Shape::Numbers, parse: Box::new(parse), show: Box::new(show) },
+        )
     }
 
     /// A table of texts and secrets under names of the user's, in the order of the file. `check` is asked about each; a text
@@ -292,7 +318,11 @@ impl<'r> Table<'r> {
             };
             toml::Value::Table(list.iter().map(shown).collect())
         };
-        self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
+        self.field(
+            key,
+            doc,
+            Parse { expected, shape: Shape::Values, parse: Box::new(parse), show: Box::new(show) },
+        )
     }
 
     /// A table that is handed on as JSON text.
@@ -309,7 +339,11 @@ impl<'r> Table<'r> {
             to_shown_toml("", &json)
         };
         let expected = "a table".to_owned();
-        self.field(key, doc, Parse { expected, parse: Box::new(parse), show: Box::new(show) })
+        self.field(
+            key,
+            doc,
+            Parse { expected, shape: Shape::Table, parse: Box::new(parse), show: Box::new(show) },
+        )
     }
 }
 
@@ -364,6 +398,7 @@ fn texts<'r, T>(
     };
     Parse {
         expected: expected.to_owned(),
+        shape: Shape::Text,
         parse: Box::new(parse),
         show: Box::new(move |value| toml::Value::String(show(value))),
     }

@@ -102,6 +102,19 @@ pub enum SinkKind {
     Stdout(StdoutSinkConfig),
 }
 
+impl SinkKind {
+    /// The word for `type`.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::File(_) => "file",
+            Self::Http(_) => "http",
+            Self::Nats(_) => "nats",
+            Self::Stdout(_) => "stdout",
+        }
+    }
+}
+
 /// Settings of one sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SinkConfig {

@@ -1,11 +1,11 @@
 //! Why an agent does not start, and why it does not do what an operator orders.
 
-use crate::journal::JournalError;
+use crate::journal::{JournalError, LaneOrderError};
 use crate::lane::ResolveError;
 use crate::lane::replay::ReplayError;
 use crate::limits::RELOAD_READ_MS_MAX;
 use crate::plugin::{CallError, PluginError};
-use crate::record::id::{SinkId, SourceId, TransformId};
+use crate::record::id::{PipelineId, SinkId, SourceId, TransformId};
 use crate::settings::{Problems, Severity};
 use crate::sinks::SinkError;
 use crate::sources::SourceError;
@@ -83,7 +83,7 @@ fn first_of(problems: &Problems) -> String {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    format!("{}{place}: {}{more}", problems.file(), first.message)
+    format!("{}{place}: {}{more}", problems.file(first), first.message)
 }
 
 /// Why an order was not carried out; nothing has changed then.
@@ -108,7 +108,53 @@ pub enum OrderError {
         /// Why.
         source: ReplayError,
     },
+    /// The config still has the lane.
+    #[error(
+        "lane {lane} is in the config: pipeline \"{pipeline}\" delivers to sink \"{sink}\"; take it out of the config first"
+    )]
+    InConfig {
+        /// Its name.
+        lane: String,
+        /// The pipeline that makes it.
+        pipeline: PipelineId,
+        /// Its sink.
+        sink: SinkId,
+    },
+    /// No lane of the config is called so.
+    #[error("the config that runs makes no lane \"{0}\"; a lane moves to one that the config has")]
+    NoTarget(String),
+    /// A lane would move to another source.
+    #[error(
+        "lane {lane} is of source \"{old}\", the other of source \"{new}\": between sources a lane moves while the agent is \
+         stopped, in front of the first start of \"{new}\""
+    )]
+    OtherSource {
+        /// Its name.
+        lane: String,
+        /// Its source.
+        old: SourceId,
+        /// The other one.
+        new: SourceId,
+    },
+    /// The journal does not do it as ordered.
+    #[error(transparent)]
+    Refused(LaneOrderError),
+    /// A finite run takes no such orders.
+    #[error("a run with --once takes no orders about lanes")]
+    Once,
+    /// The agent stops.
+    #[error("the agent is stopping")]
+    Stopping,
     /// The journal did not commit it.
     #[error("the journal failed")]
-    Journal(#[from] JournalError),
+    Journal(#[source] JournalError),
+}
+
+impl From<JournalError> for OrderError {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::LaneOrder(refused) => Self::Refused(refused),
+            error => Self::Journal(error),
+        }
+    }
 }

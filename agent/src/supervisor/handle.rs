@@ -9,6 +9,7 @@ use tokio::sync::{Notify, OnceCell, mpsc, oneshot, watch};
 
 use super::assembly::{Assembly, make_plugin_host};
 use super::error::{ReloadError, StartError};
+use super::lane_orders::LaneWish;
 use super::relay::Turns;
 use super::reload::Reloaded;
 use super::start::LoadConfig;
@@ -23,7 +24,7 @@ use crate::journal::{Journal, LaneSnapshot, LaneSpec, LaneTotals, Opening, Snaps
 use crate::lane::status::{LaneCounters, LaneState, LaneStatus};
 use crate::lane::{Desk, LaneEnd, LaneParts};
 use crate::plugin::{Plugin, PluginHost};
-use crate::record::id::{PipelineId, SinkId, SourceId};
+use crate::record::id::{LaneName, PipelineId, SinkId, SourceId};
 use crate::sources::SourceCounters;
 use crate::telemetry::Logging;
 
@@ -71,9 +72,18 @@ impl LaneEntry {
     }
 }
 
+/// What somebody waits for, one at a time.
+#[derive(Debug)]
+pub(super) enum Wish {
+    /// A reload.
+    Reload(ReloadWish),
+    /// Something about a lane that the config has not.
+    Lane(LaneWish),
+}
+
 /// A reload that somebody waits for.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(super) struct ReloadWish {
     pub(super) only_plan: bool,
     pub(super) answer: oneshot::Sender<Result<Reloaded, ReloadError>>,
 }
@@ -114,10 +124,12 @@ pub(super) struct Face {
     pub(super) started: Monotonic,
     pub(super) assembly: Mutex<Arc<Assembly>>,
     pub(super) config: Mutex<ConfigState>,
+    /// Since when the records of lanes without a config wait, as of the last change of the config.
+    pub(super) orphans: Mutex<BTreeMap<LaneName, Timestamp>>,
     pub(super) journal: Arc<Journal>,
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(super) stopping: crate::tasks::Shutdown,
-    /// Reloads that somebody waits for.
+    /// Reloads and orders that somebody waits for.
     pub(super) wishes: mpsc::Sender<Wish>,
     /// A reload that nobody waits for.
     pub(super) hangup: Notify,
@@ -184,7 +196,11 @@ impl Handle {
         lanes.sort_by(|a, b| a.name.cmp(&b.name));
         let orphans = known
             .into_values()
-            .map(|lane| OrphanView { name: lane.name.to_string(), queued: lane.queued })
+            .map(|lane| OrphanView {
+                name: lane.name.to_string(),
+                queued: lane.queued,
+                oldest: self.waits_since(&lane.name).filter(|_| lane.queued > 0),
+            })
             .collect();
         let sources: Vec<_> =
             assembly.sources.iter().map(|entry| source_status(entry, &journal)).collect();

@@ -8,6 +8,7 @@ mod assembly;
 mod digests;
 mod error;
 mod handle;
+mod lane_orders;
 mod orders;
 mod relay;
 mod reload;

@@ -18,8 +18,9 @@ use tokio::sync::{mpsc, oneshot};
 use super::Switch;
 use super::assembly::{Assembly, Prepared, Way};
 use super::error::ReloadError;
-use super::handle::{Face, Handle, Wish};
-use crate::config::{self, Change, LaneId, Loaded, Plan, used_transforms};
+use super::handle::{Face, Handle, ReloadWish, Wish};
+use super::status::OrphanView;
+use crate::config::{self, Change, KnownLane, LaneId, Loaded, Plan, Planned, used_transforms};
 use crate::error_chain::Chain;
 use crate::journal::LaneSnapshot;
 use crate::lane::{LaneParts, Transform};
@@ -49,6 +50,8 @@ pub struct Reloaded {
     pub plan: Plan,
     /// What becomes of each lane's records, in the order of [`Plan::lanes`].
     pub backlogs: Vec<Backlog>,
+    /// Lanes of the journal in which records wait, and that neither config has.
+    pub orphans: Vec<OrphanView>,
     /// What hardly means what it says.
     pub warnings: Problems,
 }
@@ -79,7 +82,7 @@ impl Handle {
             return Err(ReloadError::Once);
         }
         let (answer, answered) = oneshot::channel();
-        let wish = Wish { only_plan, answer };
+        let wish = Wish::Reload(ReloadWish { only_plan, answer });
         self.0.wishes.send(wish).await.map_err(|_| ReloadError::Stopping)?;
         answered.await.unwrap_or(Err(ReloadError::Stopping))
     }
@@ -94,11 +97,17 @@ impl Handle {
         self.0.hangup.notify_one();
     }
 
-    /// The files that a reload would read: those that are worth a look.
-    pub(super) fn files(&self) -> Vec<PathBuf> {
+    /// The files that a reload would read, drop-ins that have come or gone among them: those that are worth a look.
+    pub(super) async fn files(&self) -> Vec<PathBuf> {
         let assembly = self.0.assembly();
         let plugins = assembly.config().transforms.iter().map(|part| part.plugin.clone());
-        [assembly.loaded.file.clone()].into_iter().chain(plugins).collect()
+        let plugins: Vec<_> = plugins.collect();
+        let look = move || {
+            let mut files = config::files_of(&assembly.loaded.file);
+            files.extend(plugins);
+            files
+        };
+        tokio::task::spawn_blocking(look).await.unwrap_or_default()
     }
 }
 
@@ -123,10 +132,13 @@ async fn reload(face: &Face, only_plan: bool) -> Result<Reloaded, ReloadError> {
     let replaced = replaced_plugins(&old, &loaded).await?;
     let plan = config::plan(old.config(), &loaded.config, &replaced)
         .map_err(|fixed| ReloadError::Config(Box::new(not_live(&loaded, fixed))))?;
-    let backlogs = plan.lanes.iter().map(|lane| backlog(face, &lane.id, lane.change)).collect();
+    let backlogs = plan.lanes.iter().map(|lane| backlog(face, lane)).collect();
+    config::warn_of_renames(&mut loaded, Some(old.config()), &known_lanes(face));
     let warnings = loaded.warnings.clone();
+    let orphans = super::lane_orders::orphans(face, &plan);
     if only_plan {
-        return Ok(Reloaded { outcome: Outcome::Planned, plan, backlogs, warnings });
+        let outcome = Outcome::Planned;
+        return Ok(Reloaded { outcome, plan, backlogs, orphans, warnings });
     }
     let is_empty = plan.is_empty();
     let loaded = Arc::new(loaded);
@@ -140,7 +152,22 @@ async fn reload(face: &Face, only_plan: bool) -> Result<Reloaded, ReloadError> {
     go_over(face, prepared).await?;
     adopted(face).await;
     let outcome = if is_empty { Outcome::Unchanged } else { Outcome::Adopted };
-    Ok(Reloaded { outcome, plan, backlogs, warnings })
+    Ok(Reloaded { outcome, plan, backlogs, orphans, warnings })
+}
+
+/// The lanes of the journal.
+pub(super) fn known_lanes(face: &Face) -> Vec<KnownLane> {
+    let snapshot = face.snapshots.borrow().clone();
+    let known = snapshot.lanes.iter().map(|lane| KnownLane {
+        id: LaneId {
+            source: lane.source.clone(),
+            pipeline: lane.pipeline.clone(),
+            sink: lane.sink.clone(),
+        },
+        name: lane.name.to_string(),
+        queued: lane.queued,
+    });
+    known.collect()
 }
 
 async fn read(face: &Face) -> Result<Loaded, ReloadError> {
@@ -181,9 +208,9 @@ async fn replaced_plugins(
 
 /// Keys that only a start can change, where they stand.
 fn not_live(loaded: &Loaded, fixed: Vec<(String, crate::settings::Complaint)>) -> Problems {
-    let mut problems = Problems::new(loaded.file.display().to_string(), loaded.text.as_str());
+    let mut problems = loaded.problems();
     for (key, complaint) in fixed {
-        let span = config::line_of(&loaded.listing, &key).and_then(|line| problems.line(line));
+        let span = config::place_of(&loaded.listing, &key).map(|at| problems.line(at));
         problems.push(Problem::new(Severity::Error, key, span, complaint));
     }
     problems.sort();
@@ -260,7 +287,7 @@ async fn probe(way: &Way) {
 }
 
 /// Hands what is prepared to the supervisor, and waits until every part has gone over.
-async fn go_over(face: &Face, prepared: Prepared) -> Result<(), ReloadError> {
+pub(super) async fn go_over(face: &Face, prepared: Prepared) -> Result<(), ReloadError> {
     let (under_way, mut done) = mpsc::channel(1);
     let (taken, is_taken) = oneshot::channel();
     let switch = Switch { prepared, under_way, taken };
@@ -274,17 +301,8 @@ async fn go_over(face: &Face, prepared: Prepared) -> Result<(), ReloadError> {
 /// Keeps the config that runs as the last adopted one, and says of which lanes records stay behind. One that is kept already
 /// and runs for want of a better one is no news.
 pub(super) async fn adopted(face: &Face) {
+    super::lane_orders::name_orphans(face).await;
     let assembly = face.assembly();
-    let snapshot = face.snapshots.borrow().clone();
-    let runs = |lane: &LaneSnapshot| {
-        assembly.lanes.iter().any(|entry| entry.is(&lane.source, &lane.pipeline, &lane.sink))
-    };
-    for lane in snapshot.lanes.iter().filter(|lane| lane.queued > 0 && !runs(lane)) {
-        tracing::warn!(
-            lane = %lane.name, queued = lane.queued,
-            "Lane is in the journal and not in the config: its records stay until it is back"
-        );
-    }
     let loaded = Arc::clone(&assembly.loaded);
     let keep = move || config::adopted::keep(&loaded.config.agent.data_dir, &loaded);
     match tokio::task::spawn_blocking(keep).await {
@@ -341,7 +359,9 @@ fn say(plan: &Plan, warnings: &Problems) {
     }
 }
 
-fn backlog(face: &Face, id: &LaneId, change: Change) -> Backlog {
+fn backlog(face: &Face, planned: &Planned<LaneId>) -> Backlog {
+    let Planned { id, change, because } = planned;
+    let is_other_type = because.contains(&format!("sinks.{}.type", id.sink));
     let snapshot = face.snapshots.borrow().clone();
     let is = |lane: &&LaneSnapshot| {
         (&lane.source, &lane.pipeline, &lane.sink) == (&id.source, &id.pipeline, &id.sink)
@@ -349,6 +369,11 @@ fn backlog(face: &Face, id: &LaneId, change: Change) -> Backlog {
     let known = snapshot.lanes.iter().find(is);
     let (queued, sealed) = known.map_or((0, 0), |lane| (lane.queued, lane.batches));
     let fate = match change {
+        // Names, formats and subjects are the sink's own.
+        Change::Restarted if is_other_type && sealed > 0 => {
+            "they go on; the sink is of another type, so what is sealed is made ready anew for it"
+        }
+        Change::Restarted if is_other_type => "they go on, to a sink of another type",
         Change::Added if known.is_some() => {
             "it is known to the journal: its records go on where they were"
         }
@@ -357,7 +382,7 @@ fn backlog(face: &Face, id: &LaneId, change: Change) -> Backlog {
         Change::Restarted if sealed > 0 => "they go on; what is sealed goes out as it was sealed",
         Change::Restarted => "they go on",
         Change::Removed if queued > 0 => {
-            "they stay in the journal, and count against its limit, until the lane is back"
+            "they stay in the journal, and count against its limit, until the lane is back or `waystation lane drop` ends it"
         }
         Change::Removed => "nothing waits; its place stays in the journal",
     };

@@ -70,6 +70,7 @@ pub(super) async fn start(options: StartOptions) -> Result<Supervisor, StartErro
     let face = Arc::new(Face {
         config: Mutex::new(ConfigState::at_start(&loaded, fallback, clock.now())),
         assembly: Mutex::new(Arc::new(empty)),
+        orphans: Mutex::default(),
         started_at: clock.now(),
         started: clock.monotonic(),
         snapshots: journal.snapshots(),
@@ -86,6 +87,7 @@ pub(super) async fn start(options: StartOptions) -> Result<Supervisor, StartErro
         compiler,
         clock,
     });
+    warn_of_renames(&face, &loaded).await;
     let prepared = face.assembly().prepare(&face, loaded, plan, sources).await?;
     let mut supervisor = Supervisor {
         journal,
@@ -101,6 +103,29 @@ pub(super) async fn start(options: StartOptions) -> Result<Supervisor, StartErro
     supervisor.switch(prepared, &mpsc::channel(1).0);
     super::reload::adopted(&supervisor.face).await;
     Ok(supervisor)
+}
+
+/// Says which new parts look like old ones under another name, by the config that the last run had adopted.
+async fn warn_of_renames(face: &Face, loaded: &Arc<Loaded>) {
+    let (mut loaded, lanes) = (Loaded::clone(loaded), super::reload::known_lanes(face));
+    let look = move || {
+        let before = loaded.warnings.list().len();
+        let copy = crate::config::adopted::kept(&loaded.config.agent.data_dir);
+        // Secrets that were in the environment then are not needed to know what is the same.
+        let set = |_: &str| Some("set".to_owned());
+        let old = copy.and_then(|copy| copy.load(&set, &|_| Ok(())).ok());
+        crate::config::warn_of_renames(&mut loaded, old.as_ref().map(|old| &old.config), &lanes);
+        loaded.warnings.list().get(before..).unwrap_or_default().to_vec()
+    };
+    for warning in tokio::task::spawn_blocking(look).await.unwrap_or_default() {
+        let hint = warning.hint.unwrap_or_default();
+        tracing::warn!(
+            key = warning.key,
+            warning = warning.message,
+            hint,
+            "Config renames a lane, as it seems"
+        );
+    }
 }
 
 async fn open_journal(

@@ -182,6 +182,8 @@ pub struct OrphanView {
     pub name: String,
     /// Records that it still has to deliver.
     pub queued: u64,
+    /// When the oldest of them was accepted, where that is known.
+    pub oldest: Option<Timestamp>,
 }
 
 /// One loaded plugin.

@@ -36,10 +36,10 @@ enum Why {
 /// Carries out reloads, one at a time, for as long as the agent runs.
 pub(super) async fn run(agent: Handle, mut wishes: mpsc::Receiver<Wish>) {
     let mut folders = Folders::new();
-    let mut seen = stamps(agent.files()).await;
+    let mut seen = stamps(agent.files().await).await;
     let mut last_read = Instant::now();
     loop {
-        folders.follow(&agent.files()).await;
+        folders.follow(&agent.files().await).await;
         let why = tokio::select! {
             wish = wishes.recv() => Why::Wanted(wish),
             () = agent.0.hangup.notified() => Why::Wanted(None),
@@ -54,7 +54,7 @@ pub(super) async fn run(agent: Handle, mut wishes: mpsc::Receiver<Wish>) {
         };
         match why {
             Why::Perhaps => {
-                let now = stamps(agent.files()).await;
+                let now = stamps(agent.files().await).await;
                 if now == seen {
                     // Something else has changed in the folder, as it may go on doing.
                     tokio::time::sleep(Duration::from_millis(CONFIG_QUIET_MS)).await;
@@ -64,12 +64,20 @@ pub(super) async fn run(agent: Handle, mut wishes: mpsc::Receiver<Wish>) {
                 drop(super::reload::carry_out(&agent.0, false, false).await);
             }
             Why::Again => {
-                seen = stamps(agent.files()).await;
+                seen = stamps(agent.files().await).await;
                 drop(super::reload::carry_out(&agent.0, false, true).await);
             }
+            Why::Wanted(Some(Wish::Lane(wish))) => {
+                super::lane_orders::carry_out(&agent.0, wish).await;
+                continue;
+            }
             Why::Wanted(wish) => {
+                let wish = wish.and_then(|wish| match wish {
+                    Wish::Reload(wish) => Some(wish),
+                    Wish::Lane(_) => None,
+                });
                 let only_plan = wish.as_ref().is_some_and(|wish| wish.only_plan);
-                let before = stamps(agent.files()).await;
+                let before = stamps(agent.files().await).await;
                 let result = super::reload::carry_out(&agent.0, only_plan, false).await;
                 if !only_plan {
                     seen = before;
@@ -82,7 +90,7 @@ pub(super) async fn run(agent: Handle, mut wishes: mpsc::Receiver<Wish>) {
         }
         last_read = Instant::now();
         // A config that was taken up may name other files.
-        seen.extend(missing(&seen, stamps(agent.files()).await));
+        seen.extend(missing(&seen, stamps(agent.files().await).await));
     }
 }
 
@@ -91,7 +99,7 @@ async fn settled(agent: &Handle, mut now: BTreeMap<PathBuf, Stamp>) -> BTreeMap<
     let quiet = Duration::from_millis(CONFIG_QUIET_MS);
     for _ in 0..CONFIG_QUIET_MS_MAX / CONFIG_QUIET_MS {
         tokio::time::sleep(quiet).await;
-        let later = stamps(agent.files()).await;
+        let later = stamps(agent.files().await).await;
         if later == now {
             break;
         }

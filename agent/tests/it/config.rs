@@ -53,7 +53,7 @@ fn snapshot(path: &Path, text: &str) {
 #[test]
 fn every_invalid_file_is_refused_with_a_message_of_its_own() {
     let paths = fixtures("invalid");
-    assert!(paths.len() >= 35);
+    assert!(paths.len() >= 60, "{} files", paths.len());
     for path in paths {
         let problems = read(&path).expect_err(path.to_str().unwrap());
         assert!(problems.has_errors(), "{}", path.display());
@@ -77,6 +77,22 @@ fn every_valid_file_is_read_and_shows_all_its_values() {
         assert!(!json.contains(CANARY), "{}: {json}", path.display());
         snapshot(&path, &text);
     }
+}
+
+#[test]
+fn policies_that_do_not_hold_together_are_warned_of() {
+    let loaded = read(Path::new("tests/fixtures/config/valid/warnings.toml")).unwrap();
+    let warned = |start: &str, end: &str, text: &str| {
+        let is = loaded.warnings.list().iter().any(|warning| {
+            let key = &warning.key;
+            key.starts_with(start) && key.ends_with(end) && warning.message.contains(text)
+        });
+        assert!(is, "{start}…{end}, {text}: {}", loaded.warnings.render(false));
+    };
+    warned("transforms.", "", "no pipeline uses transform");
+    warned("sinks.", ".retry.budget", "the budget is shorter than `attempt_timeout`");
+    warned("sinks.", ".batch.bytes_max", "behind the limiter, longer than `linger`");
+    warned("sinks.", ".url", "two layers retry");
 }
 
 #[test]

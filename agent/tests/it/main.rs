@@ -14,6 +14,8 @@ mod cli;
 mod config;
 /// SIGKILL at random moments.
 mod crash;
+/// A config in several files.
+mod drop_ins;
 /// What became of one record.
 mod explain;
 /// An end between two given steps.
@@ -28,6 +30,8 @@ mod http_refusals;
 mod jetstream;
 /// Damaged journals, and the commands that look into one.
 mod journal;
+/// Lanes that the config has not any more.
+mod lanes;
 /// Orders to a running agent, and what an operator sees of dead letters and holds.
 mod operator;
 /// All destinations away for a while.
@@ -46,6 +50,8 @@ mod reloads;
 mod replay;
 /// Which pipeline takes a record, and which file it goes into.
 mod routes;
+/// The JSON Schema of the config.
+mod schema;
 /// Stopping while nothing moves.
 mod stop;
 /// An agent process, a nats-server, input and output.

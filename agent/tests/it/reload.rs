@@ -484,6 +484,7 @@ fn what_another_kind_of_sink_has_sealed_is_made_ready_anew_and_nothing_is_given_
     let file = text.replace("{port}", &port.to_string()).replace(&url, "root = \"{dir}/out\"");
     home.configure(&file.replace("type = \"http\"", "type = \"file\"").replace("v0", "v1"));
     wait_adopted(&home, "v1");
+    assert!(home.log().contains("sinks.a.type"), "{}", home.log());
     let lane = wait_for("the delivery", LONG, || {
         Some(status_of(&home)?["lanes"][0].clone()).filter(|lane| lane["queued"] == 0)
     });

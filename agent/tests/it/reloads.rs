@@ -8,8 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::support::agent::{Agent, Home, files_below};
-use super::support::reload::{Way, refused, status, wait_adopted, wait_refused};
+use super::support::reload::{Ingest, Way, refused, status, wait_adopted, wait_refused};
 use super::support::{LONG, plugin, seed, size, wait_for};
+
+/// The longest that a reload may keep records out, on a machine that does much else: half a second is meant.
+const INGEST_PAUSE_MAX: Duration = Duration::from_secs(20);
 
 /// What a valid config may look like.
 #[derive(Debug, Clone, Copy)]
@@ -243,6 +246,7 @@ fn d_26_reloads_under_a_flow_lose_nothing_and_repeat_nothing_and_no_invalid_one_
     let flow = Flow::start(course.home.path("in"));
     wait_for("the flow", LONG, || (!numbers(&course.home, "extra").is_empty()).then_some(()));
     let before = handles(&agent);
+    let ingest = Ingest::watch(&course.home);
     for number in 1..=reloads {
         course.step(number);
         assert!(agent.ended().is_none(), "reload {number}: {}", course.home.log());
@@ -250,14 +254,16 @@ fn d_26_reloads_under_a_flow_lose_nothing_and_repeat_nothing_and_no_invalid_one_
     let Course { home, refusals, plugins, .. } = course;
     Way::Renamed.put(&home, &config(FIRST, "last"));
     wait_adopted(&home, "last");
+    let pause = ingest.longest_pause();
     let after = handles(&agent);
     let count = flow.end();
     wait_for("all records", LONG, || (status(&home)?["sources"][0]["head"] == count).then_some(()));
     wait_drained(&home, 2);
     eprintln!(
         "{reloads} reloads, {refusals} of them invalid, {plugins} of a plugin, {count} records; \
-         {before} handles before, {after} after"
+         {before} handles before, {after} after; the longest pause of ingest was {pause:?}"
     );
+    assert!(pause < INGEST_PAUSE_MAX, "nothing was taken in for {pause:?}");
     assert!(after <= before + 6, "{before} handles before, {after} after");
     assert!(agent.stop().success(), "{}", home.log());
     assert!(!home.log().contains("taken over at once"), "{}", home.log());

@@ -3,15 +3,10 @@
 //! The file is not checked here, only looked into: whoever is woken must be answered also when the file was broken since, when
 //! a secret is not in their own environment, or when they may not read what it refers to.
 
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use toml::de::DeTable;
-
 use super::super::{ExitCode, Failure};
-use crate::config::{DATA_DIR_DEFAULT, PATH_DEFAULT};
-use crate::limits::CONFIG_BYTES_MAX;
+use crate::config::{DATA_DIR_DEFAULT, Glimpse, PATH_DEFAULT, adopted, process_environment};
 
 /// The name of the socket in the data directory.
 const SOCKET_NAME: &str = "admin.sock";
@@ -20,8 +15,9 @@ const SERVICE_SOCKET: &str = "/run/waystation/admin.sock";
 
 /// Paths to try, in this order. Without a file named, those of the installed service.
 pub(in crate::cli) fn candidates(config: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
-    let Looked { text, path, base } = look_into(config, "--socket PATH asks without a config")?;
-    Ok(in_config(&text, &base, path == Path::new(PATH_DEFAULT)))
+    let looked = look_into(config, "--socket PATH asks the agent without a config")?;
+    let of_the_service = looked.path == Path::new(PATH_DEFAULT);
+    Ok(looked.sockets(of_the_service))
 }
 
 /// Paths to try for an agent with this data directory and its socket at the usual place.
@@ -31,73 +27,70 @@ pub(in crate::cli) fn in_data_dir(directory: &Path) -> PathBuf {
 
 /// Whom to ask and where to read on: `agent.owner` and `agent.runbook`. None where the config cannot be read.
 pub(in crate::cli) fn whom_to_ask(config: Option<&Path>) -> (Option<String>, Option<String>) {
-    let Ok(Looked { text, .. }) = look_into(config, "") else { return (None, None) };
-    let (document, _what_is_broken) = DeTable::parse_recoverable(&text);
-    let said = |key: &str| {
-        let value = document.get_ref().get("agent")?.get_ref().get(key)?;
-        value.get_ref().as_str().map(str::to_owned)
-    };
-    (said("owner"), said("runbook"))
+    let Ok(looked) = look_into(config, "") else { return (None, None) };
+    (looked.text("agent", "owner"), looked.text("agent", "runbook"))
 }
 
 /// The data directory of a config, looked up in the same way.
 pub(in crate::cli) fn data_dir(config: Option<&Path>) -> Result<PathBuf, Failure> {
-    let Looked { text, base, .. } =
-        look_into(config, "--data-dir DIR looks there without a config")?;
-    let (document, _what_is_broken) = DeTable::parse_recoverable(&text);
-    Ok(data_dir_in(document.get_ref(), &base))
+    Ok(look_into(config, "--data-dir DIR looks there without a config")?.data_dir())
 }
 
-/// A config's text, its absolute path, and the folder that its paths count from.
+/// What can be read of a config, its absolute path, and the folder that its paths count from.
 struct Looked {
-    text: String,
+    /// The file, and what an agent had adopted of it where that says more.
+    glimpses: Vec<Glimpse>,
     path: PathBuf,
     base: PathBuf,
 }
 
 fn look_into(config: Option<&Path>, way_without: &str) -> Result<Looked, Failure> {
-    let path = config.unwrap_or(Path::new(PATH_DEFAULT));
-    let text = match read_bounded(path) {
-        Ok(text) => text,
-        // Nobody named it, and the agent may run on another one: what it would have by default is worth trying.
-        Err(_) if config.is_none() => String::new(),
-        Err(error) => {
-            return Err(Failure {
-                code: ExitCode::Config,
-                message: format!("cannot read the config {}: {error}", path.display()),
-                hint: Some(way_without.to_owned()),
-            });
-        }
-    };
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let named = config.unwrap_or(Path::new(PATH_DEFAULT));
+    let path = std::path::absolute(named).unwrap_or_else(|_| named.to_owned());
     let base = path.parent().unwrap_or(Path::new("/")).to_owned();
-    Ok(Looked { text, path, base })
-}
-
-fn path_at(document: &DeTable<'_>, base: &Path, table: &str, key: &str) -> Option<PathBuf> {
-    let value = document.get(table)?.get_ref().get(key)?;
-    value.get_ref().as_str().map(|path| base.join(path))
-}
-
-fn data_dir_in(document: &DeTable<'_>, base: &Path) -> PathBuf {
-    path_at(document, base, "agent", "data_dir").unwrap_or_else(|| DATA_DIR_DEFAULT.into())
-}
-
-fn in_config(text: &str, base: &Path, of_the_service: bool) -> Vec<PathBuf> {
-    let (document, _what_is_broken) = DeTable::parse_recoverable(text);
-    let document = document.get_ref();
-    if let Some(socket) = path_at(document, base, "admin", "socket") {
-        return vec![socket];
+    let mut glimpses = Vec::new();
+    let error = match Glimpse::of(named) {
+        Ok(glimpse) => {
+            glimpses.push(glimpse);
+            None
+        }
+        Err(error) => Some(error),
+    };
+    // Its agent may run all the same, on what it had adopted of the file before that was broken or went away.
+    if glimpses.iter().all(|glimpse| !glimpse.is_toml()) {
+        let copy = adopted::find(named, &process_environment);
+        glimpses.extend(copy.map(|copy| copy.glimpse()));
     }
-    let data_dir = data_dir_in(document, base);
-    let own = data_dir.join(SOCKET_NAME);
-    if of_the_service { vec![SERVICE_SOCKET.into(), own] } else { vec![own] }
+    match error {
+        // Nobody named it, and the agent may run on another one: what it would have by default is worth trying.
+        Some(error) if config.is_some() && glimpses.is_empty() => Err(Failure {
+            code: ExitCode::Config,
+            message: format!("cannot read the config {}: {error}", named.display()),
+            hint: Some(format!(
+                "{way_without}; in {DATA_DIR_DEFAULT} no agent has kept a config of this name"
+            )),
+        }),
+        _ => Ok(Looked { glimpses, path, base }),
+    }
 }
 
-fn read_bounded(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(CONFIG_BYTES_MAX).read_to_string(&mut text)?;
-    Ok(text)
+impl Looked {
+    fn text(&self, table: &str, key: &str) -> Option<String> {
+        self.glimpses.iter().find_map(|glimpse| glimpse.text(table, key))
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        let said = self.text("agent", "data_dir");
+        said.map_or_else(|| DATA_DIR_DEFAULT.into(), |path| self.base.join(path))
+    }
+
+    fn sockets(&self, of_the_service: bool) -> Vec<PathBuf> {
+        if let Some(socket) = self.text("admin", "socket") {
+            return vec![self.base.join(socket)];
+        }
+        let own = self.data_dir().join(SOCKET_NAME);
+        if of_the_service { vec![SERVICE_SOCKET.into(), own] } else { vec![own] }
+    }
 }
 
 #[cfg(test)]
@@ -105,7 +98,12 @@ mod tests {
     use super::*;
 
     fn at(text: &str, of_the_service: bool) -> Vec<String> {
-        let found = in_config(text, Path::new("/etc/w"), of_the_service);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("w.toml"), text).unwrap();
+        let glimpse = Glimpse::of(&folder.path().join("w.toml")).unwrap();
+        let (path, base) = ("/etc/w/w.toml".into(), "/etc/w".into());
+        let looked = Looked { glimpses: vec![glimpse], path, base };
+        let found = looked.sockets(of_the_service);
         found.iter().map(|path| path.display().to_string()).collect()
     }
 
@@ -131,5 +129,19 @@ mod tests {
     fn a_config_that_was_named_and_is_not_there_is_an_error() {
         let failure = candidates(Some(Path::new("/nowhere/w.toml"))).unwrap_err();
         assert!(failure.message.starts_with("cannot read the config /nowhere/w.toml"));
+        assert!(failure.hint.unwrap().starts_with("--socket PATH asks the agent without a config"));
+        let failure = data_dir(Some(Path::new("/nowhere/w.toml"))).unwrap_err();
+        assert!(failure.hint.unwrap().starts_with("--data-dir DIR looks there"));
+    }
+
+    #[test]
+    fn a_drop_in_says_it_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("w.toml");
+        std::fs::write(&file, "[agent]\nid = \"gw\"\n").unwrap();
+        std::fs::create_dir(folder.path().join("w.d")).unwrap();
+        std::fs::write(folder.path().join("w.d/10.toml"), "[agent]\ndata_dir = \"d\"\n").unwrap();
+        assert_eq!(data_dir(Some(&file)).unwrap(), folder.path().join("d"));
+        assert_eq!(candidates(Some(&file)).unwrap(), [folder.path().join("d/admin.sock")]);
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::ExitCode;
 use crate::config;
+use crate::journal::inspect::Inspection;
 use crate::settings::Problems;
 use crate::units::parse_duration;
 
@@ -42,13 +43,15 @@ pub fn run(
     args: &CheckArgs,
     inspect_plugin: config::InspectPlugin<'_>,
 ) -> anyhow::Result<ExitCode> {
-    let loaded = match config::load(&args.config, &config::process_environment, inspect_plugin) {
+    let mut loaded = match config::load(&args.config, &config::process_environment, inspect_plugin)
+    {
         Ok(loaded) => loaded,
         Err(problems) => {
             print_problems(&problems, args.json)?;
             return Ok(ExitCode::Config);
         }
     };
+    warn_of_renames(&mut loaded);
     print_problems(&loaded.warnings, args.json)?;
     if args.deny_warnings && !loaded.warnings.is_empty() {
         return Ok(ExitCode::Config);
@@ -58,6 +61,29 @@ pub fn run(
         None => Ok(ExitCode::Done),
         Some(sink) => connect::run(&loaded.config, sink.as_deref(), args.timeout, args.json),
     }
+}
+
+/// Where a journal is there and may be read, its lanes are looked at, too.
+fn warn_of_renames(loaded: &mut config::Loaded) {
+    let directory = loaded.config.agent.data_dir.clone();
+    let Ok(info) = Inspection::open(&directory).and_then(|inspection| inspection.info()) else {
+        return;
+    };
+    let lanes = info.lanes.into_iter().filter(|lane| !lane.dropped).filter_map(|lane| {
+        let id = config::LaneId {
+            source: lane.source.parse().ok()?,
+            pipeline: lane.pipeline.parse().ok()?,
+            sink: lane.sink.parse().ok()?,
+        };
+        Some(config::KnownLane { id, name: lane.name, queued: lane.queued })
+    });
+    let old = config::adopted::kept(&directory);
+    let old = old.and_then(|copy| copy.load(&config::process_environment, &|_| Ok(())).ok());
+    config::warn_of_renames(
+        loaded,
+        old.as_ref().map(|old| &old.config),
+        &lanes.collect::<Vec<_>>(),
+    );
 }
 
 /// Prints problems to standard error, for people or one JSON object a line.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -15,13 +14,13 @@ use crate::admin::orders::{DiscardAnswer, DiscardOrder, LeftOutView};
 use crate::cli::check::print_problems;
 use crate::cli::journal::progress;
 use crate::cli::status::counted;
+use crate::cli::stopped::with_journal;
 use crate::cli::{ExitCode, Failure};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::{self, PATH_DEFAULT};
 use crate::journal::config::JournalConfig;
-use crate::journal::{Journal, JournalOptions};
 use crate::limits::{LETTERS_PAGE_MAX, NOTE_BYTES_MAX};
-use crate::record::id::{AgentId, Name};
+use crate::record::id::AgentId;
 
 /// How long the agent may take for one page of them.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -225,22 +224,12 @@ fn by_ourselves(args: &Args, ids: &[i64], done: &mut Done) -> anyhow::Result<()>
         }
         .into());
     };
-    let host = AgentId(Name::made_to_fit(&rustix::system::uname().nodename().to_string_lossy()));
-    let clock = Arc::new(SystemClock);
-    let options = JournalOptions { directory, config, agent, host, clock };
-    let (journal, _opening) = Journal::open(&options).context("cannot open the journal")?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let pages = async {
-            for letters in ids.chunks(LETTERS_PAGE_MAX) {
-                let page = journal.discard_letters(letters.to_vec(), args.note.clone()).await?;
-                done.add(page.discarded, page.left.iter().map(LeftOutView::under_way));
-            }
-            anyhow::Ok(())
-        };
-        let discarded = pages.await;
-        let closed = journal.close().await.context("cannot close the journal");
-        discarded.and(closed)
+    with_journal(directory, (config, agent), async |journal| {
+        for letters in ids.chunks(LETTERS_PAGE_MAX) {
+            let page = journal.discard_letters(letters.to_vec(), args.note.clone()).await?;
+            done.add(page.discarded, page.left.iter().map(LeftOutView::under_way));
+        }
+        Ok(())
     })
 }
 

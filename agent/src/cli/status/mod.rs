@@ -9,7 +9,7 @@ use super::agent::{self, AgentArgs};
 use crate::clock::{Clock as _, SystemClock};
 
 pub(super) use page::{ALWAYS, Column, WHEN_NOT_ZERO, printable, table};
-pub(super) use verdict::{counted, grouped, since, what_next};
+pub(super) use verdict::{age_of, counted, grouped, since, what_next};
 
 /// Ask the running agent how it is
 ///

@@ -49,7 +49,7 @@ pub(super) fn verdicts(status: &StatusView, now: Timestamp) -> Vec<Verdict> {
     all.extend(journal_verdict(status, now));
     all.extend(letters_verdict(status, now));
     all.extend(other_reasons(status));
-    all.extend(notes(status));
+    all.extend(notes(status, now));
     // Stable: what is alike stays in the order of the status.
     all.sort_by_key(|verdict| std::cmp::Reverse(verdict.grade));
     if all.first().is_none_or(|worst| worst.grade < Grade::Delayed) {
@@ -237,7 +237,7 @@ fn other_reasons(status: &StatusView) -> Vec<Verdict> {
 }
 
 /// What has happened, or lies there, and keeps nothing from going on.
-fn notes(status: &StatusView) -> Vec<Verdict> {
+fn notes(status: &StatusView, now: Timestamp) -> Vec<Verdict> {
     let mut notes = Vec::new();
     let mut note = |word, sentence| notes.push(Verdict { grade: Grade::Note, word, sentence });
     if let Some(salvaged) = &status.journal.salvaged {
@@ -266,11 +266,13 @@ fn notes(status: &StatusView) -> Vec<Verdict> {
     }
     for orphan in status.orphans.iter().filter(|orphan| orphan.queued > 0) {
         let kept = counted(orphan.queued, "record");
+        let age = age_of(orphan.oldest_at.as_deref(), now);
         note(
             "ORPHANED",
             format!(
-                "{kept} of lane {}, which the config no longer has; with its source, pipeline and sink back, it goes on",
-                orphan.name
+                "{kept} of lane {name}, which the config no longer has{age}; with its source, pipeline and sink back, it goes on; \
+                 `waystation lane move {name} TO` has another lane go on with them, `waystation lane drop {name}` gives them up",
+                name = orphan.name
             ),
         );
     }
@@ -282,6 +284,14 @@ fn notes(status: &StatusView) -> Vec<Verdict> {
         );
     }
     notes
+}
+
+/// How old the oldest record is, where that is known: goes on behind what is counted.
+pub(in crate::cli) fn age_of(oldest_at: Option<&str>, now: Timestamp) -> String {
+    let oldest = oldest_at.and_then(|at| at.parse::<jiff::Timestamp>().ok());
+    let oldest = oldest.and_then(|at| i64::try_from(at.as_nanosecond()).ok());
+    let age = oldest.map(|at| human_duration(now.since(Timestamp(at))));
+    age.map_or_else(String::new, |age| format!(", the oldest {age} old"))
 }
 
 /// The dead letters that lie there, by lane or, for what was refused at the door, by source.

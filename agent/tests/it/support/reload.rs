@@ -1,7 +1,11 @@
 //! Configs that change under a running agent.
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -113,4 +117,51 @@ pub(crate) fn wait_refused(home: &Home, before: u64) -> String {
 /// A moment in which nothing is expected to happen.
 pub(crate) fn a_while() {
     std::thread::sleep(Duration::from_millis(1500));
+}
+
+/// How often the head is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Looks at the head of the first source all the time, under a flow that never stops.
+pub(crate) struct Ingest {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Duration>,
+}
+
+impl Ingest {
+    pub(crate) fn watch(home: &Home) -> Self {
+        let socket = home.path("data/admin.sock");
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let (mut before, mut since, mut longest) = (None, Instant::now(), Duration::ZERO);
+            while !stopped.load(Ordering::SeqCst) {
+                let head = head(&socket);
+                if head.is_some() && head != before {
+                    longest = longest.max(since.elapsed());
+                    (before, since) = (head, Instant::now());
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+            longest.max(since.elapsed())
+        });
+        Self { stop, thread }
+    }
+
+    /// The longest time in which nothing was taken in.
+    pub(crate) fn longest_pause(self) -> Duration {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.join().unwrap()
+    }
+}
+
+fn head(socket: &Path) -> Option<u64> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream
+        .write_all(b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    serde_json::from_str::<Value>(body).ok()?["sources"][0]["head"].as_u64()
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use self::server::{Reply, Sent, Server};
 use super::*;
 use crate::clock::{ManualClock, Timestamp};
-use crate::settings::{Document, Reading};
+use crate::settings::{Document, Problems, Reading};
 use crate::sinks::config::{SinkConfig, SinkKind};
 use crate::sinks::tests::{batch, facts};
 
@@ -38,8 +38,8 @@ fn sink_config(keys: &str) -> (HttpSinkConfig, RetryConfig) {
     let text = format!("type = \"http\"\n{keys}");
     let document = Document::new(text.as_bytes());
     let table = document.table();
-    let reading =
-        Reading::new(&table, &document.text, Path::new("/"), &environment, document.problems("t"));
+    let problems = Problems::new("t", document.text.as_str());
+    let reading = Reading::new(&table, Path::new("/"), &environment, problems);
     let read = SinkConfig::read(Some("hook".parse().unwrap()), &reading.root());
     let (problems, _) = reading.finish();
     assert!(!problems.has_errors(), "{problems}");

@@ -1,5 +1,7 @@
 //! `waystation lane`: the lanes, what they wait for, and the way out of a hold.
 
+mod orders;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -28,12 +30,15 @@ pub struct Args {
 enum Command {
     List(ListArgs),
     Resolve(ResolveArgs),
+    Drop(orders::DropArgs),
+    Move(orders::MoveArgs),
 }
 
 /// Show every lane: its state, its backlog, and what it holds for
 ///
 /// Works on a stopped agent too, whose lanes are then "not running". A lane that the journal has and the config has not is
-/// "orphaned": it keeps its records, and goes on when its source, pipeline and sink are back.
+/// "orphaned": it keeps its records, and goes on when its source, pipeline and sink are back; `lane move` has them go on as
+/// another lane's, `lane drop` gives them up.
 #[derive(Debug, clap::Args)]
 struct ListArgs {
     #[command(flatten)]
@@ -77,6 +82,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::List(args) => list(args),
         Command::Resolve(args) => resolve(args),
+        Command::Drop(args) => orders::drop_lane(args),
+        Command::Move(args) => orders::move_lane(args),
     }
 }
 
@@ -152,9 +159,9 @@ fn listed(status: Option<&StatusView>, info: Option<&JournalInfo>) -> Vec<Listed
             name: orphan.name.clone(),
             state: "orphaned".to_owned(),
             queued: orphan.queued,
-            oldest_at: None,
+            oldest: orphan.oldest_at.as_deref().and_then(parse_time),
+            oldest_at: orphan.oldest_at.clone(),
             trouble: None,
-            oldest: None,
         });
     }
     all.into_values().collect()
@@ -184,6 +191,11 @@ impl Listed {
             oldest: stored.and_then(|stored| stored.oldest),
         }
     }
+}
+
+fn parse_time(text: &str) -> Option<Timestamp> {
+    let time = text.parse::<jiff::Timestamp>().ok()?;
+    i64::try_from(time.as_nanosecond()).ok().map(Timestamp)
 }
 
 fn page(all: &[Listed], now: Timestamp) -> String {
