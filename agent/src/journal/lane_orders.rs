@@ -253,6 +253,7 @@ impl Writer {
         row.totals.lost += lost;
         row.sealed_seq = range.1;
         row.unacked.clear();
+        row.acked.clear();
         self.write_lane(transaction, number)?;
         self.retire(transaction, number)
     }
