@@ -29,7 +29,7 @@ use super::budget::{self, Budget};
 use super::error::JournalError;
 use super::gaps::{self, mark_path};
 use super::high_water::HighWater;
-use super::open::{DATABASE_NAME, lock_directory, refuse_foreign, wal_path};
+use super::open::{DATABASE_NAME, end_copy, lock_directory, refuse_foreign, wal_path};
 use super::page_scan::Images;
 use super::soundness;
 use crate::clock::{Clock, Timestamp};
@@ -316,9 +316,7 @@ fn build(directory: &Path, cause: &str, clock: &dyn Clock) -> Result<SalvageRepo
     building.execute("COMMIT", [])?;
     let Building { db, .. } = building;
     db.close().map_err(|(_, error)| JournalError::sqlite(&path, "closing", error))?;
-    File::open(&path)
-        .and_then(|file| file.sync_all())
-        .map_err(|source| file_error(&path, "sync", source))?;
+    end_copy(&path).map_err(|source| file_error(&path, "sync", source))?;
     let mut at = String::new();
     crate::record::time::push_rfc3339(clock.now(), &mut at);
     report.at = at;
