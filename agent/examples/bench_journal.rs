@@ -297,7 +297,7 @@ async fn paced_records(directory: &Path) -> f64 {
         let seal = range(BatchNumber(number), Seq(number), Seq(number));
         let batch = seal.batch.clone();
         lane.seal(seal).await.unwrap().durable().await.unwrap();
-        lane.ack_as(&batch, Finish::Delivered, 1).await.unwrap();
+        lane.ack(&batch, Finish::Delivered, 1).await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     journal.close().await.unwrap();
@@ -325,8 +325,9 @@ async fn amplification(directory: &Path, records: usize) -> f64 {
         }
         let head = lane.head().borrow().seq;
         let seal = range(BatchNumber(number), next, head);
+        let batch = seal.batch.clone();
         lane.seal(seal).await.unwrap().durable().await.unwrap();
-        lane.ack(BatchNumber(number)).await.unwrap();
+        lane.ack(&batch, Finish::Delivered, 1).await.unwrap();
         next = head.next();
     }
     journal.close().await.unwrap();

@@ -91,6 +91,8 @@ pub const SALVAGE_LISTED_MAX: usize = 1000;
 pub const START_CHECK_MS_MAX: u64 = 500;
 /// Salvages of the journal that one process does before it ends: a disk that damages every journal is nothing to go on with.
 pub const SALVAGES_A_RUN_MAX: u32 = 3;
+/// Pauses between two looks for room by an agent that cannot start without.
+pub const START_ROOM_LOOK_MS: u64 = 2_000;
 /// How often a long salvage says how far it is.
 pub const SALVAGE_PROGRESS_MS: u64 = 2_000;
 

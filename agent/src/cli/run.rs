@@ -13,7 +13,9 @@ use crate::admin::{self, AdminOptions, OrdersSource};
 use crate::clock::SystemClock;
 use crate::config::{self, Loaded};
 use crate::error_chain::Chain;
-use crate::limits::{ASYNC_THREADS_MAX, BLOCKING_THREADS_MAX, SALVAGES_A_RUN_MAX};
+use crate::limits::{
+    ASYNC_THREADS_MAX, BLOCKING_THREADS_MAX, SALVAGES_A_RUN_MAX, START_ROOM_LOOK_MS,
+};
 use crate::settings::Problems;
 use crate::supervisor::status::Status;
 use crate::supervisor::{
@@ -25,7 +27,8 @@ use crate::units::{human_duration, parse_duration};
 /// Run the agent.
 ///
 /// Reads the config, opens the journal in the data directory and works until it gets SIGTERM or SIGINT. A record that was
-/// accepted is never lost: whatever is not delivered when the agent stops is delivered after the next start.
+/// accepted is never lost: whatever is not delivered when the agent stops is delivered after the next start. Where a damaged
+/// journal cannot be salvaged because its volume is full, the agent says how much to free and starts when that is done.
 ///
 /// A config or a plugin that changes on disk is taken up while the agent runs, after SIGHUP and `waystation reload` also when
 /// nothing has changed; one that cannot be used changes nothing. A start with a broken config runs the last one that a run has
@@ -158,8 +161,9 @@ async fn work(
     let admin_config = &options.loaded.config.admin;
     let admin_options =
         AdminOptions { socket: admin_config.socket.clone(), listen: admin_config.listen };
-    let supervisor = match Supervisor::start(options.clone()).await {
-        Ok(supervisor) => supervisor,
+    let supervisor = match start(&options, shutdown).await {
+        Ok(Some(supervisor)) => supervisor,
+        Ok(None) => return Ok(ExitCode::Done),
         Err(error) => return start_failed(error),
     };
     let before = supervisor.handle().status();
@@ -195,6 +199,34 @@ async fn work(
     })
 }
 
+/// Starts the agent. Where the volume has no room for what a start writes, that is said once, and the agent starts when there
+/// is; `None` when it is stopped before.
+async fn start(
+    options: &StartOptions,
+    shutdown: &Shutdown,
+) -> Result<Option<Supervisor>, StartError> {
+    let mut is_told = false;
+    loop {
+        let error = match Supervisor::start(options.clone()).await {
+            Ok(supervisor) => return Ok(Some(supervisor)),
+            Err(StartError::Journal(error)) if error.is_full() && !options.once => error,
+            Err(error) => return Err(error),
+        };
+        if !std::mem::replace(&mut is_told, true) {
+            tracing::error!(error = %Chain(&error), "Agent does not start before its volume has room, and waits for that");
+        }
+        loop {
+            tokio::select! {
+                () = shutdown.requested() => return Ok(None),
+                () = tokio::time::sleep(Duration::from_millis(START_ROOM_LOOK_MS)) => {}
+            }
+            if error.may_have_room() {
+                break;
+            }
+        }
+    }
+}
+
 /// Runs to the end; a journal that turns out to be damaged is salvaged by a start anew, in this process.
 async fn run_over_salvages(
     mut supervisor: Supervisor,
@@ -215,9 +247,10 @@ async fn run_over_salvages(
             return Ok(end);
         }
         // What a reload has taken up stays.
-        let (loaded, fallback) = end.config;
+        let (loaded, fallback) = end.config.clone();
         (options.loaded, options.fallback) = (Loaded::clone(&loaded), fallback);
-        supervisor = Supervisor::start(options.clone()).await?;
+        let Some(next) = start(&options, shutdown).await? else { return Ok(end) };
+        supervisor = next;
         current.set(supervisor.handle());
     }
 }
@@ -247,6 +280,8 @@ fn serve_admin(
 
 fn start_failed(error: StartError) -> anyhow::Result<ExitCode> {
     let code = match &error {
+        // With room it works.
+        StartError::Journal(error) if error.is_full() => ExitCode::Failed,
         StartError::Journal(_) => ExitCode::Journal,
         StartError::Source { .. } | StartError::Plugin { .. } => ExitCode::Config,
         _ => ExitCode::Failed,

@@ -20,8 +20,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::budget::volume;
 use super::lane_orders::LaneOrderError;
 use crate::record::id::{AgentId, BatchNumber, LaneName, Seq, SourceId};
+use crate::units::human_bytes;
 
 /// What a caller does about a [`JournalError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +169,20 @@ pub enum JournalError {
         /// What SQLite says.
         source: rusqlite::Error,
     },
+    /// A damaged journal is still as it was, because what is good of it has no room beside it.
+    #[error(
+        "{path} is damaged, and its volume has {} left, which is no room for what is good of it; free {} there, then it is salvaged; it was not touched",
+        human_bytes(*.free),
+        human_bytes(*.missing)
+    )]
+    NoRoomToSalvage {
+        /// The database file.
+        path: PathBuf,
+        /// What the volume has left, in bytes.
+        free: u64,
+        /// What it lacks at most, in bytes.
+        missing: u64,
+    },
     /// The quota or the volume has no room for an append, or could never have.
     #[error("no room for the append in {path}: {why}")]
     NoRoom {
@@ -288,6 +304,7 @@ impl JournalError {
             Self::Group(cause) | Self::Held { source: cause, .. } => cause.disposition(),
             Self::Full { .. }
             | Self::NoRoom { .. }
+            | Self::NoRoomToSalvage { .. }
             | Self::LettersFull { .. }
             | Self::Busy { .. }
             | Self::Overtaken { .. }
@@ -322,10 +339,18 @@ impl JournalError {
     pub fn is_full(&self) -> bool {
         match self {
             Self::Group(cause) => cause.is_full(),
-            Self::Full { .. } | Self::NoRoom { .. } => true,
+            Self::Full { .. } | Self::NoRoom { .. } | Self::NoRoomToSalvage { .. } => true,
             Self::File { source, .. } => source.kind() == std::io::ErrorKind::StorageFull,
             _ => false,
         }
+    }
+
+    /// Whether a start that failed with this for want of room may come further now.
+    #[must_use]
+    pub fn may_have_room(&self) -> bool {
+        let Self::NoRoomToSalvage { path, free, missing } = self else { return true };
+        // Each try writes until the volume is full, so it is not made for every byte that comes free.
+        volume(path).is_ok_and(|volume| volume.free >= free + missing / 4)
     }
 
     /// Whether dead letters have no room in their store.

@@ -52,7 +52,8 @@
 //! | newer schema | a larger `user_version` | refused, untouched |
 //! | foreign file | another application's database, or none | refused, untouched |
 //! | locked | another agent holds the directory | refused, names its process |
-//! | full disk | the volume has no room to begin | the ballast is given up for it; without one, refused |
+//! | full disk | the volume has no room to begin | the ballast is given up for it; without one, refused, and the agent waits for room |
+//! | full disk, damaged | what is good has no room beside the damaged one | nothing is touched; the agent says what to free, and waits for it |
 //! | read-only | SQLite or the directory cannot write | refused |
 
 mod acked;

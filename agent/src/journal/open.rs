@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -321,6 +321,16 @@ fn set_wal_mode(connection: &Connection) -> Result<(), rusqlite::Error> {
     let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR);
     let why = format!("the database stays in mode {mode} instead of WAL");
     Err(rusqlite::Error::SqliteFailure(code, Some(why)))
+}
+
+/// Ends a whole database that was made beside ours: it is in WAL mode from the first byte that is synced. Where its first opening
+/// had to switch it, a crash in the middle would leave a page to be rolled back, which the checks of a start, who only read,
+/// cannot do. The two bytes are the versions of who may write and read, 2 for WAL
+/// (<https://sqlite.org/fileformat2.html#file_format_version_numbers>).
+pub(super) fn end_copy(path: &Path) -> std::io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    file.write_all_at(&[2, 2], 18)?;
+    file.sync_all()
 }
 
 /// A connection that only reads.

@@ -21,7 +21,7 @@ use super::budget::{PAGE, Usage, measure};
 use super::checkpoint::{self, Checkpointer};
 use super::config::Durability;
 use super::error::JournalError;
-use super::open::{connect, wal_path};
+use super::open::{connect, end_copy, wal_path};
 use super::writer::Writer;
 use crate::clock::Monotonic;
 use crate::error_chain::Chain;
@@ -85,7 +85,7 @@ fn copy(connection: &Connection, path: &Path) -> Result<(), JournalError> {
     connection
         .execute("VACUUM INTO ?1", [name])
         .map_err(|source| JournalError::sqlite(path, "copying", source))?;
-    File::open(&copy).and_then(|file| file.sync_all()).map_err(failed)
+    end_copy(&copy).map_err(failed)
 }
 
 fn swap(

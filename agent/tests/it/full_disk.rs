@@ -263,6 +263,56 @@ fn d_05_an_agent_starts_on_a_volume_without_a_byte_and_empties_its_journal() {
 }
 
 #[test]
+fn a_damaged_journal_on_a_full_volume_waits_unaltered_and_is_salvaged_when_there_is_room() {
+    let mut random = fastrand::Rng::with_seed(seed());
+    let home = Home::new(&two_lanes());
+    let data = home.path("data");
+    let Some(volume) = Volume::mount(&data, "16m") else { return };
+    std::fs::create_dir_all(home.path("in")).unwrap();
+    std::fs::write(home.path("in/a"), lines(0, 3_000, &mut random)).unwrap();
+    let mut agent = start(&home);
+    wait_until_queued(&home, &mut agent, 3_000);
+    assert!(agent.stop().success());
+    // Without its first page SQLite reads nothing of it; every record is in the others.
+    let path = data.join("journal.db");
+    let mut damaged = std::fs::read(&path).unwrap();
+    damaged[..100].fill(0);
+    std::fs::write(&path, &damaged).unwrap();
+    volume.fill();
+    for stops in [true, false] {
+        let mut agent = start(&home);
+        let said = "no room for what is good of it";
+        let times = 1 + usize::from(!stops);
+        wait_for("what is missing", LONG, || {
+            assert!(agent.ended().is_none(), "{}", home.log());
+            (home.log().matches(said).count() >= times).then_some(())
+        });
+        // It is said once, however often it is tried.
+        std::thread::sleep(Duration::from_secs(5));
+        assert_eq!(home.log().matches(said).count(), times, "{}", home.log());
+        assert!(home.log().contains("journal.db is damaged, and its volume has"), "{}", home.log());
+        assert!(std::fs::read(&path).unwrap() == damaged, "the damaged file was altered");
+        assert!(!data.join("journal.salvaging.db").exists());
+        if stops {
+            assert!(agent.stop().success());
+            let once = home.output(&["run", "--once"]);
+            assert_eq!(once.status.code(), Some(1), "{once:?}");
+            continue;
+        }
+        make_sinks(&home);
+        volume.unfill();
+        wait_for_lines(&home, 3_000);
+        assert!(agent.stop().success());
+    }
+    let kept = files_below(&data);
+    let kept = kept.iter().find(|name| {
+        let name = name.to_str().unwrap();
+        name.starts_with("journal.corrupt-") && name.ends_with("/journal.db")
+    });
+    assert!(std::fs::read(data.join(kept.unwrap())).unwrap() == damaged);
+}
+
+#[test]
 fn d_09_an_emptied_journal_sends_nothing_again_over_restarts_and_kills() {
     for (count, rejects) in [(100, false), (1, false), (100, true)] {
         let guest = plugin("test-guests");

@@ -259,7 +259,12 @@ impl Building {
 
     /// First pass: what SQLite reads. A table ends at the first error; what stands behind it is left to the second pass.
     pub(super) fn collect_by_sql(&mut self, database: &Path) -> Result<(), JournalError> {
-        let Ok(damaged) = connect_bystander(database) else { return Ok(()) };
+        let damaged = match connect_bystander(database) {
+            Ok(damaged) => damaged,
+            // The index of the WAL has no room, which says nothing of the tables.
+            Err(error) if error.is_full() => return Err(error),
+            Err(_) => return Ok(()),
+        };
         for table in &SMALL_TABLES {
             if self.copy_table(&damaged, table)? {
                 self.complete.insert(table.name);

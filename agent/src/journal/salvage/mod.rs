@@ -7,6 +7,9 @@
 //!
 //! A crash before the end of 3 leaves the damaged files as they were, and the next start begins anew. A crash after it leaves
 //! the whole new database under its own name, and the next start goes on with 4, every step of which may be repeated.
+//!
+//! A volume without room for the new database beside the damaged one ends it before the end of 3, and what was written is
+//! removed. The ballast is not used for it: the new journal needs that when it is opened.
 
 mod collect;
 mod lanes;
@@ -21,14 +24,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::ballast::Ballast;
+use super::budget::{self, Budget};
 use super::error::JournalError;
 use super::gaps::{self, mark_path};
 use super::high_water::HighWater;
-use super::open::{DATABASE_NAME, lock_directory, refuse_foreign, wal_path};
+use super::open::{DATABASE_NAME, end_copy, lock_directory, refuse_foreign, wal_path};
 use super::page_scan::Images;
 use super::soundness;
 use crate::clock::{Clock, Timestamp};
-use crate::limits::SALVAGE_LISTED_MAX;
+use crate::limits::{SALVAGE_LISTED_MAX, WAL_INDEX_BYTES};
 use collect::Building;
 
 /// The new database while it is written, and when it is whole.
@@ -198,13 +203,14 @@ pub(super) fn salvage(
     clock: &dyn Clock,
 ) -> Result<SalvageReport, JournalError> {
     tracing::error!(cause, "Journal is damaged, what is good of it is salvaged");
-    let mut report = build(directory, cause, clock)?;
-    report.kept = free_name(directory, clock.now());
-    let text = serde_json::to_string_pretty(&report).unwrap_or_default();
-    let report_path = directory.join(REPORT_NAME);
-    let write =
-        || fs::write(&report_path, text).and_then(|()| File::open(&report_path)?.sync_all());
-    write().map_err(|source| file_error(&report_path, "write", source))?;
+    let report = match prepare(directory, cause, clock) {
+        Ok(report) => report,
+        Err(error) => {
+            // It may have taken the last byte of the volume, which others need too. What stays, the next start removes.
+            drop(remove_if_there(&directory.join(BUILDING_NAME)));
+            return Err(if error.is_full() { no_room(directory) } else { error });
+        }
+    };
     rename(&directory.join(BUILDING_NAME), &directory.join(WHOLE_NAME))?;
     sync_directory(directory)?;
     let report = swap_in(directory, report)?;
@@ -215,6 +221,46 @@ pub(super) fn salvage(
         "Journal was salvaged"
     );
     Ok(report)
+}
+
+/// Steps 1 to 3, up to the name.
+fn prepare(
+    directory: &Path,
+    cause: &str,
+    clock: &dyn Clock,
+) -> Result<SalvageReport, JournalError> {
+    let mut report = build(directory, cause, clock)?;
+    if room_after(directory) < room_to_open(directory) {
+        // In the damaged one's place it could not be opened.
+        return Err(no_room(directory));
+    }
+    report.kept = free_name(directory, clock.now());
+    let text = serde_json::to_string_pretty(&report).unwrap_or_default();
+    let path = directory.join(REPORT_NAME);
+    let write = || fs::write(&path, text).and_then(|()| File::open(&path)?.sync_all());
+    write().map_err(|source| file_error(&path, "write", source))?;
+    Ok(report)
+}
+
+/// What the new journal finds when it is opened: the ballast is kept for it.
+fn room_after(directory: &Path) -> u64 {
+    let free = budget::volume(directory).map_or(u64::MAX / 2, |volume| volume.free);
+    free + Ballast::in_directory(directory, 0).held()
+}
+
+/// What opening takes of a volume at least: the shortest WAL and its index.
+fn room_to_open(directory: &Path) -> u64 {
+    let volume = budget::volume(directory).map_or(u64::MAX / 2, |volume| volume.size);
+    Budget::new(u64::MAX, volume).with_short_wal().wal_extent + WAL_INDEX_BYTES
+}
+
+fn no_room(directory: &Path) -> JournalError {
+    let path = directory.join(DATABASE_NAME);
+    let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
+    // A copy of everything, were all of it needed.
+    let most = length(&path) + length(&wal_path(&path)) + room_to_open(directory);
+    let free = budget::volume(directory).map_or(0, |volume| volume.free);
+    JournalError::NoRoomToSalvage { path, free, missing: most.saturating_sub(free) }
 }
 
 /// Salvages the journal of a stopped agent because somebody asks for it; with `dry_run` it only says what it would save.
@@ -270,9 +316,7 @@ fn build(directory: &Path, cause: &str, clock: &dyn Clock) -> Result<SalvageRepo
     building.execute("COMMIT", [])?;
     let Building { db, .. } = building;
     db.close().map_err(|(_, error)| JournalError::sqlite(&path, "closing", error))?;
-    File::open(&path)
-        .and_then(|file| file.sync_all())
-        .map_err(|source| file_error(&path, "sync", source))?;
+    end_copy(&path).map_err(|source| file_error(&path, "sync", source))?;
     let mut at = String::new();
     crate::record::time::push_rfc3339(clock.now(), &mut at);
     report.at = at;

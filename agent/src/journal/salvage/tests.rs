@@ -1,5 +1,6 @@
 //! Damage of all kinds to a journal, and what is left of it.
 
+mod full;
 mod replays;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -28,10 +28,11 @@ async fn with_backlog(journal: &Journal) {
         key: "k".to_owned(),
         value: Some(b"kept".to_vec()),
     }];
+    let batch = seal.batch.clone();
     lane.seal(seal).await.unwrap().durable().await.unwrap();
     opened.next_batch = BatchNumber(2);
     lane.seal(range_batch(&opened, 3, 4)).await.unwrap().durable().await.unwrap();
-    lane.ack(BatchNumber(1)).await.unwrap();
+    lane.ack(&batch, Finish::Delivered, 1).await.unwrap();
     lane.keep_note("from here", true).await.unwrap();
 }
 
