@@ -26,11 +26,10 @@ enum Known {
 pub(super) struct Progress {
     batch: String,
     records: Vec<Known>,
-    /// Confirmed in the attempt that runs, in the order of their answers.
-    fresh: Vec<usize>,
+    /// Confirmed in the attempt that runs, and whether as repeats. A stream of several servers answers a repeat at once, and
+    /// what it stores only when they agree: the order of the answers says nothing.
+    fresh: Vec<(usize, bool)>,
     refused: BTreeMap<usize, String>,
-    /// The first record that the attempt that runs has stored.
-    stored_from: Option<usize>,
     /// Since when something was asked of which nothing was heard.
     unknown_since: Option<Monotonic>,
     /// For which bounds every record was checked.
@@ -60,7 +59,6 @@ impl Progress {
             records: vec![Known::Open; records],
             fresh: Vec::new(),
             refused: BTreeMap::new(),
-            stored_from: None,
             unknown_since: None,
             checked_for: None,
             looked: false,
@@ -104,15 +102,7 @@ impl Progress {
         {
             *known = Known::Confirmed;
             self.already += u64::from(duplicate);
-            if !duplicate {
-                self.stored_from = self.stored_from.or(Some(index));
-            } else if self.stored_from.is_some_and(|first| first < index) {
-                // An earlier attempt had it stored, and not that one. The client may send in a new session what it could not
-                // write in the one before, and what it had written there last is gone.
-                self.reordered += 1;
-                return;
-            }
-            self.fresh.push(index);
+            self.fresh.push((index, duplicate));
         }
     }
 
@@ -167,15 +157,20 @@ impl Progress {
         }
     }
 
-    /// Ends an attempt, also one that was cut off: what it got confirmed behind the first record that is not, was reordered.
+    /// Ends an attempt, also one that was cut off: what it got confirmed behind the first record that is not, was reordered. So
+    /// was a repeat behind a record that only this attempt has stored: an earlier one had stored it, and not that one. The client
+    /// may send in a new session what it could not write in the one before, and what it had written there last is gone.
     pub(super) fn settle(&mut self) {
-        let first_missing = (0..self.records.len()).find(|index| !self.is_settled(*index));
-        if let Some(missing) = first_missing {
-            let behind = self.fresh.iter().filter(|index| **index > missing).count();
-            self.reordered += behind as u64;
-        }
+        let missing = (0..self.records.len()).find(|index| !self.is_settled(*index));
+        let stored = self.fresh.iter().filter(|(_, is_repeat)| !is_repeat);
+        let stored_from = stored.map(|(index, _)| *index).min();
+        let is_behind =
+            |index: usize, first: Option<usize>| first.is_some_and(|first| first < index);
+        let reordered = self.fresh.iter().filter(|(index, is_repeat)| {
+            is_behind(*index, missing) || *is_repeat && is_behind(*index, stored_from)
+        });
+        self.reordered += reordered.count() as u64;
         self.fresh.clear();
-        self.stored_from = None;
     }
 }
 
@@ -197,6 +192,17 @@ mod tests {
         progress.confirm(9, false);
         progress.settle();
         assert_eq!((progress.reordered, progress.already, progress.is_complete()), (1, 1, true));
+    }
+
+    #[test]
+    fn a_repeat_that_is_answered_before_what_is_stored_in_front_of_it_was_reordered() {
+        let mut progress = Progress::new("b".to_owned(), 4);
+        progress.confirm(0, true);
+        progress.confirm(2, true);
+        progress.confirm(3, true);
+        progress.confirm(1, false);
+        progress.settle();
+        assert_eq!((progress.reordered, progress.already, progress.is_complete()), (2, 3, true));
     }
 
     #[test]
