@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::Value;
 
-use crate::{Header, Outcome, Place, Record, Slot, Transform};
+use crate::{Header, Outcome, Place, Record, Slot, Transform, state};
 
 /// The time of the first record: 2026-01-01T00:00:00Z.
 pub const FIRST: i64 = 1_767_225_600_000_000_000;
@@ -93,6 +93,7 @@ pub fn assert_page<T: Transform>(page: &str, schema: &str) {
                 let config = config.as_deref().expect("a config stands before each example");
                 let input = input.take().expect("an input stands before each output");
                 let made = from_json::<T>(config);
+                forget();
                 let mut made = made.unwrap_or_else(|error| panic!("{error}\n{config}"));
                 assert_eq!(run(&mut made, &input), lines, "{config}");
                 count += 1;
@@ -106,6 +107,11 @@ pub fn assert_page<T: Transform>(page: &str, schema: &str) {
     collect_keys(&schema, &mut keys);
     let missing: Vec<_> = keys.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
     assert!(missing.is_empty(), "the page does not tell of {missing:?}");
+}
+
+/// Empties the state of this thread's plugins.
+pub fn forget() {
+    state::keys("", "", u32::MAX).iter().for_each(|key| state::delete(key));
 }
 
 fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
