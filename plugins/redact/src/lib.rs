@@ -21,7 +21,7 @@ const RULES_MAX: usize = 100;
 #[serde(deny_unknown_fields)]
 struct Config {
     /// The secret key of `hash`, 16 to 1024 bytes.
-    key: Option<String>,
+    key: Option<Key>,
     /// What is done to fields.
     #[serde(default)]
     fields: Vec<FieldRule>,
@@ -34,6 +34,30 @@ struct Config {
     /// What becomes of a record that is no JSON object, where `fields` or `patterns` need one.
     #[serde(default)]
     not_json: NotJson,
+}
+
+/// The secret itself. A reference to one that comes here has not been filled in.
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(inline))]
+struct Key(String);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl serde::de::Visitor<'_> for Text {
+            type Value = Key;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("the secret itself as a text; the agent has not filled in a reference")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Key, E> {
+                Ok(Key(text.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
 }
 
 #[derive(Deserialize)]
@@ -103,7 +127,7 @@ impl Transform for Redact {
                 problems.push(format!("{name}: there are {count}, and at most {RULES_MAX} may be"));
             }
         }
-        let hasher = match key.as_deref().map(Hasher::new).transpose() {
+        let hasher = match key.map(|Key(key)| Hasher::new(&key)).transpose() {
             Ok(hasher) => hasher,
             Err(problem) => {
                 problems.push(format!("key: {problem}"));

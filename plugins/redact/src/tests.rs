@@ -182,11 +182,11 @@ fn each_mistake_in_the_config_is_told_with_its_key_and_without_the_secret() {
         ),
         (
             format!("key = 17\n{}", field("do = 'hash'")),
-            "config.key: invalid type, expected a string",
+            "config.key: invalid type, expected the secret itself as a text",
         ),
         (
             format!("key = {{ file = 's3cret' }}\n{}", field("do = 'hash'")),
-            "config.key: invalid type, expected a string",
+            "config.key: invalid type, expected the secret itself as a text",
         ),
         (field("do = 'encrypt'"), "config.fields[0].do: unknown variant"),
         (field("do = 'mask', length = 16"), "fields[0].length: it belongs to \"hash\""),
