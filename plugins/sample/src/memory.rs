@@ -66,11 +66,8 @@ impl Memory {
             let entry = match state::get(&name(self.head.younger, &key)) {
                 Some(known) => Entry { stored: Some(known.clone()), known },
                 None => {
-                    let older = name(self.head.older(), &key);
-                    let known = state::get(&older);
-                    if known.is_some() {
-                        state::delete(&older);
-                    }
+                    // What the older generation holds of it stays there until that is forgotten; the younger one is asked first.
+                    let known = state::get(&name(self.head.older(), &key));
                     if self.head.count >= self.half {
                         self.forget_the_older()?;
                     }
