@@ -46,6 +46,8 @@ mod reloads;
 mod replay;
 /// Which pipeline takes a record, and which file it goes into.
 mod routes;
+/// The plugins that come with the agent.
+mod shipped_plugins;
 /// Stopping while nothing moves.
 mod stop;
 /// An agent process, a nats-server, input and output.
