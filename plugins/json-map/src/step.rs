@@ -12,7 +12,8 @@ use crate::units::Conversion;
 
 /// Most digits behind the point.
 const DIGITS_MAX: u8 = 15;
-/// Converted temperatures have this many digits behind the point: their zeros lie far apart, so that noise is large where they are small.
+/// Converted temperatures have this many digits behind the point: their zeros lie far apart, so that noise is large where
+/// they are small.
 const TEMPERATURE_DIGITS: i32 = 9;
 
 #[derive(Deserialize)]

@@ -1,9 +1,9 @@
 //! Units and what one of them is worth.
 //!
-//! Sources: BIPM, *The International System of Units*, 9th edition (SI units, °C, hour, minute, tonne, litre, bar); NIST Special
-//! Publication 811 (2008), appendix B (all others). They rest on exact values: inch 25.4 mm and pound 0.453 592 37 kg
-//! (agreement of 1959), standard gravity 9.806 65 m/s², US gallon 231 in³, nautical mile 1852 m, standard atmosphere 101 325 Pa,
-//! conventional millimetre of mercury 13 595.1 kg/m³ · g · 1 mm. The factors below are written as these products.
+//! Sources: BIPM, *The International System of Units*, 9th edition (SI units, °C, hour, minute, tonne, litre, bar); NIST
+//! Special Publication 811 (2008), appendix B (all others). They rest on exact values: inch 25.4 mm and pound 0.453 592 37 kg
+//! (agreement of 1959), standard gravity 9.806 65 m/s², US gallon 231 in³, nautical mile 1852 m, standard atmosphere 101 325
+//! Pa, conventional millimetre of mercury 13 595.1 kg/m³ · g · 1 mm. The factors below are written as these products.
 
 /// A unit: a value `x` in it is `(x + shift) * factor` in the unit that its quantity is counted in.
 struct Unit {

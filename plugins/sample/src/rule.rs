@@ -72,8 +72,8 @@ impl Rule {
         matches!(self, Self::Change { .. })
     }
 
-    /// Whether a record passes, by what is known of its key, which is brought up to date. Empty: nothing is known. What another rule
-    /// has left says nothing either.
+    /// Whether a record passes, by what is known of its key, which is brought up to date. Empty: nothing is known. What
+    /// another rule has left says nothing either.
     pub(crate) fn passes(&self, known: &mut Vec<u8>, time: i64, object: &Object<'_>) -> bool {
         match self {
             Self::Every(every) => {

@@ -79,8 +79,8 @@ pub fn assert_schema<C: JsonSchema>(committed: &str) {
 
 /// Checks a plugin's page: each example gives what it says, and each key of the schema has a place.
 ///
-/// An example is a block `toml` with a `[transforms.NAME]`, then a block `json in` with one payload a line, and a block `json out`
-/// with what [`run`] returns for them.
+/// An example is a block `toml` with a `[transforms.NAME]`, then a block `json in` with one payload a line, and a block
+/// `json out` with what [`run`] returns for them.
 pub fn assert_page<T: Transform>(page: &str, schema: &str) {
     let mut config: Option<String> = None;
     let mut input: Option<Vec<&str>> = None;

@@ -91,7 +91,8 @@ pub fn as_number(value: &str) -> Option<f64> {
     serde_json::from_str(value).ok()
 }
 
-/// A value as JSON text. One that cannot be written, such as a map with keys that are no strings, becomes null rather than a trap.
+/// A value as JSON text. One that cannot be written, such as a map with keys that are no strings, becomes null rather than a
+/// trap.
 #[must_use]
 pub fn to_text<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())

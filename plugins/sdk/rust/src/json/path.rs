@@ -174,8 +174,8 @@ impl<'a> Object<'a> {
     /// something has changed.
     ///
     /// # Errors
-    /// A reason for [`crate::Outcome::Reject`] when an object on the way cannot be read, so that nobody can say what is in it: one of
-    /// its names has half of a surrogate pair.
+    /// A reason for [`crate::Outcome::Reject`] when an object on the way cannot be read, so that nobody can say what is in
+    /// it: one of its names has half of a surrogate pair.
     pub fn edit_at(
         &mut self,
         path: &Path,
@@ -192,8 +192,9 @@ impl<'a> Object<'a> {
         self.edit_at(path, &mut |_| Edit::Remove)
     }
 
-    /// Sets the value at the end of a path: where it stands, or at the end of its object. Objects that are missing on the way are made.
-    /// Says whether it could: not where something else than an object is on the way, where an array has no such element, or at a star.
+    /// Sets the value at the end of a path: where it stands, or at the end of its object. Objects that are missing on the way
+    /// are made. Says whether it could: not where something else than an object is on the way, where an array has no such
+    /// element, or at a star.
     pub fn set_at<T: Serialize + ?Sized>(&mut self, path: &Path, value: &T) -> bool {
         self.set_text_at(path, &to_text(value))
     }
