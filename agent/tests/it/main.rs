@@ -52,6 +52,8 @@ mod replay;
 mod routes;
 /// The JSON Schema of the config.
 mod schema;
+/// The plugins that come with the agent.
+mod shipped_plugins;
 /// Stopping while nothing moves.
 mod stop;
 /// An agent process, a nats-server, input and output.

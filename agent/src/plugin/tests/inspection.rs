@@ -55,6 +55,16 @@ fn the_guests_that_are_built_here_pass() {
 }
 
 #[test]
+fn the_plugins_that_are_shipped_say_what_they_are_and_stay_small() {
+    let about = "waystation:plugin/about@0.1.0";
+    for name in ["json-filter", "json-map", "redact", "sample"] {
+        let inspection = inspect(&component(name)).unwrap();
+        assert!(inspection.exports.iter().any(|export| export == about), "{inspection:?}");
+        assert!(inspection.size_bytes < 400 * 1024, "{name}: {} bytes", inspection.size_bytes);
+    }
+}
+
+#[test]
 fn the_contract_in_the_code_is_that_of_the_wit() {
     let all = "import waystation:plugin/log@0.1.0; import waystation:plugin/state@0.1.0;";
     let bytes = component_of(&format!("{all} {TRANSFORM}"));

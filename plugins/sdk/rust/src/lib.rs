@@ -21,11 +21,18 @@
 //! ```
 //!
 //! The crate type is `cdylib`, the target `wasm32-unknown-unknown`. Everything works on the host's own target too, so that
-//! `cargo test` can test a plugin: there [`log`] prints and [`state`] keeps its values in the thread.
+//! `cargo test` can test a plugin: there [`log`] prints and [`state`] keeps its values in the thread. The feature `testing`
+//! adds the module `testing`, for `[dev-dependencies]`.
+//!
+//! A plugin may say what it is and what config it takes, so that tools can help without running it on data:
+//! `export_transform!(OnlyLarge, about!().config_schema(include_str!("../schema.json")))`.
 
+mod about;
 pub mod json;
 pub mod log;
 pub mod state;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 #[doc(hidden)]
 pub mod bindings {
@@ -38,8 +45,22 @@ pub mod bindings {
     });
 }
 
+/// A world of its own, so that only a plugin that has something to say exports the interface.
+#[doc(hidden)]
+pub mod bindings_about {
+    wit_bindgen::generate!({
+        inline: "package waystation:sdk; world about-plugin { export waystation:plugin/about@0.1.0; }",
+        path: "../../../wit",
+        world: "waystation:sdk/about-plugin",
+        pub_export_macro: true,
+        export_macro_name: "export",
+        default_bindings_module: "waystation_plugin::bindings_about",
+    });
+}
+
 use std::cell::RefCell;
 
+pub use about::About;
 pub use bindings::exports::waystation::plugin::transform::{Error, Outcome};
 pub use bindings::waystation::plugin::types::{Draft, Header, Place, Record};
 
@@ -111,8 +132,13 @@ impl<T: Transform> Slot<T> {
     pub fn init(&self, config: &str, place: Place) -> Result<(), String> {
         #[cfg(target_arch = "wasm32")]
         std::panic::set_hook(Box::new(say_where));
-        let config = serde_json::from_str(config)
-            .map_err(|error| format!("config: {}", json::reason(&error)))?;
+        let mut deserializer = serde_json::Deserializer::from_str(config);
+        let config = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+            // The key is what the operator looks for; of a mistake in the table itself there is none.
+            let key = error.path().to_string();
+            let reason = json::reason(error.inner());
+            if key == "." { format!("config: {reason}") } else { format!("config.{key}: {reason}") }
+        })?;
         *self.0.borrow_mut() = Some(T::new(config, place)?);
         Ok(())
     }
@@ -134,9 +160,30 @@ fn say_where(panic: &std::panic::PanicHookInfo<'_>) {
     }
 }
 
-/// Makes the crate a component that exports this [`Transform`].
+/// Makes the crate a component that exports this [`Transform`], and what it says [`about!`] itself, if it does.
 #[macro_export]
 macro_rules! export_transform {
+    ($plugin:ty, $about:expr $(,)?) => {
+        $crate::export_transform!($plugin);
+
+        const _: $crate::About = $about;
+
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            use $crate::bindings_about::exports::waystation::plugin::about as interface;
+
+            struct Exported;
+
+            impl interface::Guest for Exported {
+                fn describe() -> interface::Description {
+                    const ABOUT: $crate::About = $about;
+                    ABOUT.describe()
+                }
+            }
+
+    $crate::bindings_about::export!(Exported with_types_in $crate::bindings_about);
+        };
+    };
     ($plugin:ty) => {
         #[cfg(target_arch = "wasm32")]
         const _: () = {

@@ -1,7 +1,9 @@
 //! JSON in and out.
 //!
-//! [`Object`] changes some fields and leaves the others as they were written, in their order, digit for digit. For everything
-//! else there are [`parse`] and [`payload`] with types of your own.
+//! [`Object`] changes some fields and leaves the others as they were written, in their order, digit for digit; a [`Path`] leads
+//! to a field inside of another. For everything else there are [`parse`] and [`payload`] with types of your own.
+
+mod path;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,6 +11,8 @@ use std::fmt;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+
+pub use path::{Edit, Path};
 
 use crate::Outcome;
 
@@ -45,6 +49,55 @@ pub(crate) fn reason(error: &serde_json::Error) -> String {
     }
 }
 
+/// What becomes of a record that is no JSON object: the type of a key that plugins for JSON have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "testing", derive(schemars::JsonSchema), schemars(inline))]
+#[serde(rename_all = "snake_case")]
+pub enum NotJson {
+    /// It goes to the dead letters.
+    #[default]
+    Reject,
+    /// It is passed on as it is.
+    Keep,
+    /// It is left out.
+    Drop,
+}
+
+impl NotJson {
+    /// The outcome of such a record.
+    #[must_use]
+    pub fn outcome(self, reason: String) -> Outcome {
+        match self {
+            Self::Reject => Outcome::Reject(reason),
+            Self::Keep => Outcome::Keep,
+            Self::Drop => Outcome::Drop,
+        }
+    }
+}
+
+/// The text of a JSON value that is a string.
+#[must_use]
+pub fn as_text(value: &str) -> Option<Cow<'_, str>> {
+    let inner = value.strip_prefix('"')?.strip_suffix('"')?;
+    if inner.contains('\\') {
+        return serde_json::from_str(value).ok().map(Cow::Owned);
+    }
+    Some(Cow::Borrowed(inner))
+}
+
+/// The number of a JSON value that is one.
+#[must_use]
+pub fn as_number(value: &str) -> Option<f64> {
+    serde_json::from_str(value).ok()
+}
+
+/// A value as JSON text. One that cannot be written, such as a map with keys that are no strings, becomes null rather than a
+/// trap.
+#[must_use]
+pub fn to_text<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
+}
+
 /// A JSON object whose fields are kept as they are written.
 #[derive(Debug, Clone, Default)]
 pub struct Object<'a> {
@@ -74,18 +127,13 @@ impl<'a> Object<'a> {
     /// The value of a field that is a string.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<Cow<'_, str>> {
-        let value = self.get(name)?;
-        let inner = value.strip_prefix('"')?.strip_suffix('"')?;
-        if inner.contains('\\') {
-            return serde_json::from_str(value).ok().map(Cow::Owned);
-        }
-        Some(Cow::Borrowed(inner))
+        as_text(self.get(name)?)
     }
 
     /// The value of a field that is a number.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<f64> {
-        serde_json::from_str(self.get(name)?).ok()
+        as_number(self.get(name)?)
     }
 
     /// Sets a field: where it stands, or at the end.
@@ -95,14 +143,19 @@ impl<'a> Object<'a> {
 
     /// Puts a field with another name and value in the place of `old`, or at the end.
     pub fn replace<T: Serialize + ?Sized>(&mut self, old: &str, name: &str, value: &T) {
-        // A value that cannot be written, such as a map with keys that are no strings, becomes null rather than a trap.
-        let value = serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned());
+        self.place(old, name, Cow::Owned(to_text(value)));
+    }
+
+    /// Puts a field whose value is JSON text in the place of `old`, or at the end. No second field has one of these names then.
+    fn place(&mut self, old: &str, name: &str, value: Cow<'a, str>) {
         self.length += name.len() + value.len() + 4;
-        let at = self.position(old);
-        if old != name {
-            self.remove_other(name, at);
-        }
-        let field = (Cow::Owned(name.to_owned()), Cow::Owned(value));
+        let place = self.position(old);
+        let mut at = 0;
+        self.fields.retain(|(key, _)| {
+            at += 1;
+            (key != old && key != name) || place == Some(at - 1)
+        });
+        let field = (Cow::Owned(name.to_owned()), value);
         match self.position(old) {
             Some(at) => self.fields[at] = field,
             None => self.fields.push(field),
@@ -114,44 +167,45 @@ impl<'a> Object<'a> {
         self.fields.retain(|(key, _)| key != name);
     }
 
+    /// The names of the fields, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|(name, _)| &**name)
+    }
+
     /// The object as JSON text, without white space between its fields.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.length + 2);
+        self.write().into_bytes()
+    }
+
+    fn write(&self) -> String {
+        let mut out = String::with_capacity(self.length + 2);
         for (at, (name, value)) in self.fields.iter().enumerate() {
-            out.push(if at == 0 { b'{' } else { b',' });
+            out.push(if at == 0 { '{' } else { ',' });
             write_name(&mut out, name);
-            out.push(b':');
-            out.extend_from_slice(value.as_bytes());
+            out.push(':');
+            out.push_str(value);
         }
         if self.fields.is_empty() {
-            out.push(b'{');
+            out.push('{');
         }
-        out.push(b'}');
+        out.push('}');
         out
     }
 
     fn position(&self, name: &str) -> Option<usize> {
         self.fields.iter().position(|(key, _)| key == name)
     }
-
-    fn remove_other(&mut self, name: &str, but: Option<usize>) {
-        let mut at = 0;
-        self.fields.retain(|(key, _)| {
-            at += 1;
-            key != name || but == Some(at - 1)
-        });
-    }
 }
 
-fn write_name(out: &mut Vec<u8>, name: &str) {
+fn write_name(out: &mut String, name: &str) {
     if name.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
-        out.extend_from_slice(serde_json::Value::from(name).to_string().as_bytes());
+        out.push_str(&to_text(name));
         return;
     }
-    out.push(b'"');
-    out.extend_from_slice(name.as_bytes());
-    out.push(b'"');
+    out.push('"');
+    out.push_str(name);
+    out.push('"');
 }
 
 struct ObjectVisitor(usize);
@@ -226,6 +280,12 @@ mod tests {
         assert_eq!(object.to_bytes(), br#"{"f":3}"#);
         object.remove("f");
         assert_eq!(object.to_bytes(), b"{}");
+        let mut object = Object::parse(br#"{"c":1,"x":2,"c":3,"f":4}"#).unwrap();
+        object.set("c", &5);
+        assert_eq!(object.to_bytes(), br#"{"c":5,"x":2,"f":4}"#);
+        let mut object = Object::parse(br#"{"c":1,"x":2,"c":3,"f":4}"#).unwrap();
+        object.replace("c", "f", &5);
+        assert_eq!(object.to_bytes(), br#"{"f":5,"x":2}"#);
     }
 
     #[test]
