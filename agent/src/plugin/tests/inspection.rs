@@ -55,13 +55,48 @@ fn the_guests_that_are_built_here_pass() {
 }
 
 #[test]
-fn the_plugins_that_are_shipped_say_what_they_are_and_stay_small() {
+fn the_plugins_that_are_shipped_say_what_they_are_and_what_config_they_take() {
     let about = "waystation:plugin/about@0.1.0";
     for name in ["json-filter", "json-map", "redact", "sample"] {
         let inspection = inspect(&component(name)).unwrap();
         assert!(inspection.exports.iter().any(|export| export == about), "{inspection:?}");
         assert!(inspection.size_bytes < 400 * 1024, "{name}: {} bytes", inspection.size_bytes);
     }
+    let [(_, name), (_, version), (_, summary), (_, schema)] = &describe("sample")[..] else {
+        panic!()
+    };
+    assert_eq!((name.as_str(), version.as_str()), ("sample", "0.1.0"));
+    assert!(summary.starts_with("Passes on every n-th record"), "{summary}");
+    let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
+    assert!(schema["properties"]["max_silence"].is_object(), "{schema}");
+}
+
+/// What the interface `about` of a component says.
+fn describe(name: &str) -> Vec<(String, String)> {
+    use wasmtime::Store;
+    use wasmtime::component::{Component, Linker, Val};
+
+    let engine = engine::engine().unwrap();
+    let component = Component::new(&engine, fs::read(component(name)).unwrap()).unwrap();
+    let mut linker = Linker::new(&engine);
+    linker.define_unknown_imports_as_traps(&component).unwrap();
+    let mut store = Store::new(&engine, ());
+    store.set_epoch_deadline(1_000_000);
+    let instance = linker.instantiate(&mut store, &component).unwrap();
+    let about =
+        instance.get_export_index(&mut store, None, "waystation:plugin/about@0.1.0").unwrap();
+    let describe = instance.get_export_index(&mut store, Some(&about), "describe").unwrap();
+    let mut results = [Val::Bool(false)];
+    let describe = instance.get_func(&mut store, describe).unwrap();
+    describe.call(&mut store, &[], &mut results).unwrap();
+    let [Val::Record(fields)] = results else { panic!("{results:?}") };
+    fields
+        .into_iter()
+        .map(|(name, value)| match value {
+            Val::String(text) => (name, text),
+            other => panic!("{name}: {other:?}"),
+        })
+        .collect()
 }
 
 #[test]
