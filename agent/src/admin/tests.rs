@@ -92,6 +92,14 @@ fn config(since: Timestamp) -> ConfigView {
     }
 }
 
+fn orphan() -> OrphanView {
+    OrphanView {
+        name: "gw/sensors/old/cloud".to_owned(),
+        queued: 17,
+        oldest: Some(Timestamp(1_700_000_000_000_000_000)),
+    }
+}
+
 /// A status in which every field has a value of its own.
 pub(crate) fn status() -> Status {
     let since = Timestamp(STARTED.0 + 60_000_000_000);
@@ -154,11 +162,7 @@ pub(crate) fn status() -> Status {
                 },
             ),
         ],
-        orphans: vec![OrphanView {
-            name: "gw/sensors/old/cloud".to_owned(),
-            queued: 17,
-            oldest: Some(Timestamp(1_700_000_000_000_000_000)),
-        }],
+        orphans: vec![orphan()],
         plugins: vec![PluginView {
             id: "clean".parse().unwrap(),
             sha256: [0xa7; 32],

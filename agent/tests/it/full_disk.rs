@@ -262,6 +262,23 @@ fn d_05_an_agent_starts_on_a_volume_without_a_byte_and_empties_its_journal() {
     }
 }
 
+/// Both lanes hold the lines up to `count`.
+fn wait_until_queued(home: &Home, agent: &mut Agent, count: u64) {
+    wait_for("the backlog", LONG, || {
+        assert!(agent.ended().is_none(), "{}", home.log());
+        let status = home.status()?;
+        let queued = |lane: &serde_json::Value| lane["queued"] == count;
+        let lanes = status["lanes"].as_array()?;
+        (lanes.len() == 2 && lanes.iter().all(queued)).then_some(())
+    });
+}
+
+fn make_sinks(home: &Home) {
+    for sink in ["plain", "through"] {
+        std::fs::create_dir(home.path(sink)).unwrap();
+    }
+}
+
 #[test]
 fn a_damaged_journal_on_a_full_volume_waits_unaltered_and_is_salvaged_when_there_is_room() {
     let mut random = fastrand::Rng::with_seed(seed());

@@ -48,8 +48,7 @@ async fn lanes_of(journal: &Journal) -> Vec<LaneSnapshot> {
     let mut snapshots = journal.snapshots();
     let quiet = std::time::Duration::from_millis(1500);
     while tokio::time::timeout(quiet, snapshots.changed()).await.is_ok() {}
-    let lanes = snapshots.borrow().lanes.clone();
-    lanes
+    snapshots.borrow().lanes.clone()
 }
 
 fn count(directory: &Path, query: &str) -> i64 {
