@@ -285,18 +285,14 @@ async fn deliver(directory: &Path) -> bool {
             };
             let last = blocks.last().unwrap();
             let last = last.first_seq.plus(last.count.into()).before();
-            let sealed = try_seal(&lane, number, opening.epoch, (next.0, last.0), false).await;
-            let batch = match sealed {
+            let batch = match try_seal(&lane, number, opening.epoch, (next.0, last.0), false).await
+            {
                 Ok(batch) => batch,
-                Err(error) => {
-                    let is_damage = |cause: &JournalError| soundness::is_damage(cause);
-                    assert!(
-                        matches!(&error, JournalError::Group(cause) if is_damage(cause)),
-                        "{error:?}"
-                    );
+                Err(JournalError::Group(cause)) if soundness::is_damage(&cause) => {
                     drop(journal.close().await);
                     return false;
                 }
+                Err(error) => panic!("{error:?}"),
             };
             lane.ack(&batch, Finish::Delivered, 1).await.unwrap();
             (next, number) = (last.next(), BatchNumber(number.0 + 1));
