@@ -5,7 +5,7 @@
 //! where that came from ([`Entry`]), and where it stands ([`Place`], for checks across parts). Nothing is named twice: the
 //! effective listing, the hints and the "known keys" come from the calls.
 //!
-//! A config may have several files ([`merge`]): they stand behind one another in one text, so that a place is one offset, and each
+//! A config may have several files ([`merge()`]): they stand behind one another in one text, so that a place is one offset, and each
 //! problem is shown in its own file.
 //!
 //! A reading without a document ([`Reading::describing`]) runs the same calls and yields all keys with docs, bounds and
