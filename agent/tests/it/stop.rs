@@ -155,5 +155,8 @@ fn a_second_signal_ends_a_stop_at_once_and_what_is_queued_stays() {
     assert!(home.log().contains("Second signal"), "{}", home.log());
     std::fs::create_dir(home.path("mount")).unwrap();
     home.configure(&config(""));
-    assert_eq!(home.run_once()["delivered"], 3 * 1500);
+    // The lane that is not stuck may have drained between the two signals.
+    let delivered = home.run_once()["delivered"].as_u64().unwrap();
+    assert!(delivered == 3 * 1500 || delivered == 2 * 1500, "{delivered}");
+    assert_eq!((lines(&home, "half").len(), lines(&home, "mount").len()), (1500, 1500));
 }
