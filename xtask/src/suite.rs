@@ -65,7 +65,7 @@ pub(crate) fn run(root: &Path, selection: &[&str], filter: &[String]) -> Result<
     run_sized(root, selection, filter, &[])
 }
 
-/// Runs tests in sizes that variables of the environment set.
+/// Runs tests in sizes that variables of the environment set; those are reported, so the code is optimised.
 pub(crate) fn run_sized(
     root: &Path,
     selection: &[&str],
@@ -78,11 +78,15 @@ pub(crate) fn run_sized(
         command.args(["nextest", "run", "--no-fail-fast", "--no-tests", "warn"]);
         command.args(["--status-level", "slow"]).args(selection).args(filter);
         if !sizes.is_empty() {
-            command.args(["--profile", "full"]);
+            command.args(["--profile", "full", "--cargo-profile", "full"]);
         }
     } else {
         ui::say("cargo-nextest is not installed: `cargo test` does the same, more slowly");
-        command.args(["test", "--no-fail-fast", "--tests"]).args(selection).args(filter);
+        command.args(["test", "--no-fail-fast", "--tests"]).args(selection);
+        if !sizes.is_empty() {
+            command.args(["--profile", "full"]);
+        }
+        command.arg("--").args(filter);
     }
     counted(&mut command)
 }
