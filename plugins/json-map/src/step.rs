@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use waystation_plugin::json::{Edit, Object, Path, as_number, as_text, to_text};
+use waystation_plugin::json::{Edit, Object, Path, as_number, as_text, number_text, to_text};
 use waystation_plugin::{Place, Record};
 
 use crate::Unconvertible;
-use crate::number::{self, Rounding};
+use crate::number::Rounding;
 use crate::origin::Origin;
 use crate::units::Conversion;
 
@@ -227,7 +227,7 @@ impl Change {
         let new = match self {
             Self::Linear { factor, offset, rounding } => {
                 let value = as_number(text)? * factor + offset;
-                number::write(rounding.apply(value))?
+                number_text(rounding.apply(value))?
             }
             Self::Number => match text {
                 "true" => "1".to_owned(),

@@ -2,15 +2,16 @@
 
 mod memory;
 mod rule;
-mod span;
 
 use serde::Deserialize;
-use waystation_plugin::json::{NotJson, Object, Path};
-use waystation_plugin::{Error, Outcome, Place, Record, Transform, about, export_transform};
+use waystation_plugin::json::{NotJson, Object};
+use waystation_plugin::time::Span;
+use waystation_plugin::{
+    By, Error, Outcome, Place, Record, Transform, about, export_transform, stable_hash,
+};
 
 use memory::Memory;
 use rule::{Rule, Watch};
-use span::Span;
 
 /// Limits of `keys_max`. What is remembered of that many keys fits into the state that the agent keeps for a lane.
 const KEYS_MAX: std::ops::RangeInclusive<u32> = 2..=50_000;
@@ -42,21 +43,6 @@ struct Config {
     not_json: NotJson,
 }
 
-#[derive(Deserialize, Default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-enum By {
-    /// Their subject.
-    #[default]
-    Subject,
-    /// All do.
-    All,
-    /// The value of this field.
-    Field(Path),
-    /// The value of this header.
-    Header(String),
-}
-
 struct Sample {
     rule: Rule,
     by: By,
@@ -71,11 +57,7 @@ impl Transform for Sample {
         let Config { every, interval, on_change, max_silence, by, keys_max, not_json } = config;
         let mut problems = Vec::new();
         let rule = Rule::new(every, interval, on_change, max_silence, &mut problems);
-        if matches!(&by, By::Field(path) if path.has_star()) {
-            problems.push(
-                "by.field: a * cannot stand here; \\* is a star that belongs to a name".to_owned(),
-            );
-        }
+        problems.extend(by.problem());
         let keys_max = keys_max.unwrap_or(KEYS_MAX_DEFAULT);
         if !KEYS_MAX.contains(&keys_max) {
             let (least, most) = (KEYS_MAX.start(), KEYS_MAX.end());
@@ -106,7 +88,7 @@ impl Transform for Sample {
 
 impl Sample {
     fn judge(&self, memory: &mut Memory, record: &Record) -> Result<Outcome, String> {
-        let object = if self.rule.needs_json() || matches!(self.by, By::Field(_)) {
+        let object = if self.rule.needs_json() || self.by.needs_json() {
             match Object::parse(&record.payload) {
                 Ok(object) => object,
                 Err(reason) => return Ok(self.not_json.outcome(reason)),
@@ -120,20 +102,11 @@ impl Sample {
     }
 
     fn key(&self, record: &Record, object: &Object<'_>) -> String {
-        let name = match &self.by {
-            By::Subject => Some(&*record.subject),
-            By::All => None,
-            By::Field(path) => object.at(path),
-            By::Header(name) => {
-                let header = record.headers.iter().find(|header| header.name == *name);
-                header.map(|header| &*header.value)
-            }
-        };
-        match name {
+        match self.by.key(record, object) {
             // Records that have no key belong together.
             None => "?".to_owned(),
             Some(name) if name.len() <= KEY_BYTES_MAX => format!(":{name}"),
-            Some(name) => format!("#{:032x}", rule::hash(name)),
+            Some(name) => format!("#{:032x}", stable_hash(name)),
         }
     }
 }

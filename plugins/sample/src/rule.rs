@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 use waystation_plugin::json::{Object, Path, as_number};
-
-use crate::span::Span;
+use waystation_plugin::stable_hash;
+use waystation_plugin::time::Span;
 
 /// Most fields that are watched.
 const FIELDS_MAX: usize = 8;
@@ -42,6 +42,11 @@ impl Rule {
     ) -> Option<Self> {
         if max_silence.is_some() && on_change.is_none() {
             problems.push("max_silence: it belongs to `on_change`".to_owned());
+        }
+        for (key, span) in [("interval", interval), ("max_silence", max_silence)] {
+            if span == Some(Span(0)) {
+                problems.push(format!("{key}: no time makes no sense; 1ms is the least"));
+            }
         }
         match (every, interval, on_change) {
             (Some(0), None, None) => {
@@ -161,14 +166,11 @@ impl Watch {
 }
 
 fn remembered(value: &str) -> String {
-    if value.len() <= TEXT_BYTES_MAX { value.to_owned() } else { format!("#{:032x}", hash(value)) }
-}
-
-/// FNV-1a with 128 bits: the same in every version of the plugin, as what is stored has to be.
-pub(crate) fn hash(text: &str) -> u128 {
-    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    text.bytes().fold(OFFSET, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
+    if value.len() <= TEXT_BYTES_MAX {
+        value.to_owned()
+    } else {
+        format!("#{:032x}", stable_hash(value))
+    }
 }
 
 fn write(known: &mut Vec<u8>, mark: u8, number: [u8; 8]) {
@@ -202,13 +204,6 @@ fn decode(known: &[u8], count: usize) -> Option<(i64, Vec<Option<&str>>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The values of the FNV authors for the empty text and for "a".
-    #[test]
-    fn the_hash_is_fnv_1a() {
-        assert_eq!(hash(""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
-        assert_eq!(hash("a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
-    }
 
     #[test]
     fn what_is_damaged_or_of_another_rule_is_as_good_as_nothing() {

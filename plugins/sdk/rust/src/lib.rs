@@ -26,19 +26,24 @@
 //!
 //! A plugin may say what it is and what config it takes, so that tools can help without running it on data:
 //! `export_transform!(OnlyLarge, about!().config_schema(include_str!("../schema.json")))`.
+//!
+//! What has to happen also when no record comes is done by [`Ticks`], with [`export_windowed!`].
 
 mod about;
 pub mod json;
+mod key;
 pub mod log;
 pub mod state;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod time;
 
+/// Of the world with ticks; a plugin without them exports from here by [`transform_world`].
 #[doc(hidden)]
 pub mod bindings {
     wit_bindgen::generate!({
         path: "../../../wit",
-        world: "transform-plugin",
+        world: "windowed-plugin",
         pub_export_macro: true,
         export_macro_name: "export",
         default_bindings_module: "waystation_plugin::bindings",
@@ -63,6 +68,9 @@ use std::cell::RefCell;
 pub use about::About;
 pub use bindings::exports::waystation::plugin::transform::{Error, Outcome};
 pub use bindings::waystation::plugin::types::{Draft, Header, Place, Record};
+pub use key::{By, stable_hash};
+#[doc(hidden)]
+pub use waystation_plugin_transform_world as transform_world;
 
 /// The config of a plugin that takes none; any key in it is an error.
 #[derive(Debug, Clone, Copy, Default)]
@@ -117,6 +125,54 @@ pub trait Transform: Sized {
     }
 }
 
+/// For transforms with windows or time-outs: called every `tick` of the transform's config, between batches.
+///
+/// What it changes in [`state`] is stored together with what it returns, or neither is. There may be another instance for each
+/// call, so what has to be known at a tick is kept in the state.
+///
+/// ```
+/// use waystation_plugin::{Draft, Error, Outcome, Place, Record, Ticks, Transform, state};
+///
+/// /// Tells at each tick how many records there were.
+/// struct Counter;
+///
+/// impl Transform for Counter {
+///     type Config = waystation_plugin::NoConfig;
+///
+///     fn new(_config: Self::Config, _place: Place) -> Result<Self, String> {
+///         Ok(Self)
+///     }
+///
+///     fn record(&mut self, _now: i64, _record: Record) -> Outcome {
+///         let count = state::get("count").and_then(|bytes| bytes.try_into().ok());
+///         let count = count.map_or(0, u64::from_le_bytes) + 1;
+///         match state::set("count", &count.to_le_bytes()) {
+///             Ok(()) => Outcome::Drop,
+///             Err(limit) => Outcome::Reject(limit),
+///         }
+///     }
+/// }
+///
+/// impl Ticks for Counter {
+///     fn tick(&mut self, _now: i64) -> Result<Vec<Draft>, Error> {
+///         let Some(bytes) = state::get("count") else { return Ok(Vec::new()) };
+///         state::delete("count");
+///         let count = bytes.try_into().map_or(0, u64::from_le_bytes);
+///         let (subject, payload) = ("plant.count".to_owned(), count.to_string().into_bytes());
+///         Ok(vec![Draft { time: None, subject, headers: Vec::new(), payload }])
+///     }
+/// }
+///
+/// waystation_plugin::export_windowed!(Counter, waystation_plugin::about!());
+/// ```
+pub trait Ticks: Transform {
+    /// The records that are due. One without a time has that of the tick, which is `now`, nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// When the whole call failed: nothing that it has changed is stored.
+    fn tick(&mut self, now: i64) -> Result<Vec<Draft>, Error>;
+}
+
 /// Holds the one instance of a component. Used by [`export_transform!`].
 #[doc(hidden)]
 pub struct Slot<T>(RefCell<Option<T>>);
@@ -150,6 +206,17 @@ impl<T: Transform> Slot<T> {
             None => Err(Error::Permanent("process was called before init".to_owned())),
         }
     }
+
+    #[doc(hidden)]
+    pub fn tick(&self, now: i64) -> Result<Vec<Draft>, Error>
+    where
+        T: Ticks,
+    {
+        match &mut *self.0.borrow_mut() {
+            Some(plugin) => plugin.tick(now),
+            None => Err(Error::Permanent("tick was called before init".to_owned())),
+        }
+    }
 }
 
 /// Says where a plugin has panicked, and not why: a panic's message often holds what the record held.
@@ -165,7 +232,85 @@ fn say_where(panic: &std::panic::PanicHookInfo<'_>) {
 macro_rules! export_transform {
     ($plugin:ty, $about:expr $(,)?) => {
         $crate::export_transform!($plugin);
+        $crate::export_about!($about);
+    };
+    ($plugin:ty) => {
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            $crate::export_interface_transform!($plugin);
+    $crate::transform_world::export!(Exported with_types_in $crate::bindings);
+        };
 
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: () = {
+            // Elsewhere there is nobody to export to, but the type is checked all the same.
+            const fn is_a_transform<T: $crate::Transform>() {}
+            is_a_transform::<$plugin>();
+        };
+    };
+}
+
+/// Makes the crate a component that exports this [`Transform`] and its [`Ticks`], and what it says [`about!`] itself, if it does.
+#[macro_export]
+macro_rules! export_windowed {
+    ($plugin:ty, $about:expr $(,)?) => {
+        $crate::export_windowed!($plugin);
+        $crate::export_about!($about);
+    };
+    ($plugin:ty) => {
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            $crate::export_interface_transform!($plugin);
+
+            impl $crate::bindings::exports::waystation::plugin::ticks::Guest for Exported {
+                fn tick(now: i64) -> Result<Vec<$crate::Draft>, $crate::Error> {
+                    SLOT.with(|slot| slot.tick(now))
+                }
+            }
+
+    $crate::bindings::export!(Exported with_types_in $crate::bindings);
+        };
+
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: () = {
+            const fn ticks<T: $crate::Ticks>() {}
+            ticks::<$plugin>();
+        };
+    };
+}
+
+/// The slot of the one instance, and `transform` made of it.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_interface_transform {
+    ($plugin:ty) => {
+        use $crate::bindings::exports::waystation::plugin::transform as interface;
+
+        ::std::thread_local! {
+            static SLOT: $crate::Slot<$plugin> = const { $crate::Slot::empty() };
+        }
+
+        struct Exported;
+
+        impl interface::Guest for Exported {
+            fn init(config: String, place: interface::Place) -> Result<(), String> {
+                SLOT.with(|slot| slot.init(&config, place))
+            }
+
+            fn process(
+                now: i64,
+                records: Vec<interface::Record>,
+            ) -> Result<Vec<interface::Outcome>, interface::Error> {
+                SLOT.with(|slot| slot.process(now, records))
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_about {
+    ($about:expr) => {
         const _: $crate::About = $about;
 
         #[cfg(target_arch = "wasm32")]
@@ -182,40 +327,6 @@ macro_rules! export_transform {
             }
 
     $crate::bindings_about::export!(Exported with_types_in $crate::bindings_about);
-        };
-    };
-    ($plugin:ty) => {
-        #[cfg(target_arch = "wasm32")]
-        const _: () = {
-            use $crate::bindings::exports::waystation::plugin::transform as interface;
-
-            ::std::thread_local! {
-                static SLOT: $crate::Slot<$plugin> = const { $crate::Slot::empty() };
-            }
-
-            struct Exported;
-
-            impl interface::Guest for Exported {
-                fn init(config: String, place: interface::Place) -> Result<(), String> {
-                    SLOT.with(|slot| slot.init(&config, place))
-                }
-
-                fn process(
-                    now: i64,
-                    records: Vec<interface::Record>,
-                ) -> Result<Vec<interface::Outcome>, interface::Error> {
-                    SLOT.with(|slot| slot.process(now, records))
-                }
-            }
-
-    $crate::bindings::export!(Exported with_types_in $crate::bindings);
-        };
-
-        #[cfg(not(target_arch = "wasm32"))]
-        const _: () = {
-            // Elsewhere there is nobody to export to, but the type is checked all the same.
-            const fn is_a_transform<T: $crate::Transform>() {}
-            is_a_transform::<$plugin>();
         };
     };
 }

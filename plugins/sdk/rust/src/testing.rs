@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::Value;
 
-use crate::{Header, Outcome, Place, Record, Slot, Transform, state};
+use crate::{Draft, Header, Outcome, Place, Record, Slot, Ticks, Transform, state};
 
 /// The time of the first record: 2026-01-01T00:00:00Z.
 pub const FIRST: i64 = 1_767_225_600_000_000_000;
+const TEN_SECONDS: i64 = 10_000_000_000;
 /// The subject of all records.
 pub const SUBJECT: &str = "plant.hall.temperature";
 
@@ -55,11 +56,15 @@ pub fn record(seq: u64, payload: &str) -> Record {
 pub fn run<T: Transform>(transform: &mut T, payloads: &[&str]) -> Vec<String> {
     let records: Vec<Record> =
         payloads.iter().zip(1..).map(|(payload, seq)| record(seq, payload)).collect();
-    let outcomes = transform.process(FIRST, records.clone()).expect("the call does not fail");
+    run_records(transform, FIRST, &records)
+}
+
+/// As [`run`], with records of your own and this time of the host.
+pub fn run_records<T: Transform>(transform: &mut T, now: i64, records: &[Record]) -> Vec<String> {
+    let outcomes = transform.process(now, records.to_vec()).expect("the call does not fail");
     assert_eq!(outcomes.len(), records.len(), "one outcome for each record");
-    let text = |payload: Vec<u8>| String::from_utf8(payload).expect("what comes out is text");
     let outs = outcomes.into_iter().zip(records).map(|(outcome, record)| match outcome {
-        Outcome::Keep => vec![text(record.payload)],
+        Outcome::Keep => vec![text(record.payload.clone())],
         Outcome::Drop => vec![],
         Outcome::Payload(payload) => vec![text(payload)],
         Outcome::Replace(draft) => vec![text(draft.payload)],
@@ -67,6 +72,17 @@ pub fn run<T: Transform>(transform: &mut T, payloads: &[&str]) -> Vec<String> {
         Outcome::Reject(reason) => vec![format!("reject: {reason}")],
     });
     outs.flatten().collect()
+}
+
+fn text(payload: Vec<u8>) -> String {
+    String::from_utf8(payload).expect("what comes out is text")
+}
+
+/// Ticks so often, `every` nanoseconds apart and the first one at `now`, and returns the payloads that come out.
+pub fn run_ticks<T: Ticks>(transform: &mut T, now: i64, every: i64, count: i64) -> Vec<String> {
+    let ticks = (0..count).map(|n| transform.tick(now + n * every));
+    let drafts = ticks.flat_map(|drafts: Result<Vec<Draft>, _>| drafts.expect("no tick fails"));
+    drafts.map(|draft| text(draft.payload)).collect()
 }
 
 /// Checks that a committed schema is that of the config. The config derives `schemars::JsonSchema` in tests only, so that the
@@ -82,6 +98,23 @@ pub fn assert_schema<C: JsonSchema>(committed: &str) {
 /// An example is a block `toml` with a `[transforms.NAME]`, then a block `json in` with one payload a line, and a block
 /// `json out` with what [`run`] returns for them.
 pub fn assert_page<T: Transform>(page: &str, schema: &str) {
+    assert_page_with::<T>(page, schema, run);
+}
+
+/// As [`assert_page`]; what comes out at the ticks of the ten minutes that follow stands in `json out`, too.
+pub fn assert_page_with_ticks<T: Ticks>(page: &str, schema: &str) {
+    assert_page_with::<T>(page, schema, |transform, payloads| {
+        let mut out = run(transform, payloads);
+        out.extend(run_ticks(transform, FIRST + TEN_SECONDS, TEN_SECONDS, 60));
+        out
+    });
+}
+
+fn assert_page_with<T: Transform>(
+    page: &str,
+    schema: &str,
+    run: impl Fn(&mut T, &[&str]) -> Vec<String>,
+) {
     let mut config: Option<String> = None;
     let mut input: Option<Vec<&str>> = None;
     let mut count = 0;
@@ -107,6 +140,21 @@ pub fn assert_page<T: Transform>(page: &str, schema: &str) {
     collect_keys(&schema, &mut keys);
     let missing: Vec<_> = keys.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
     assert!(missing.is_empty(), "the page does not tell of {missing:?}");
+}
+
+/// All that is in the state of this thread's plugins.
+#[must_use]
+pub fn snapshot() -> Vec<(String, Vec<u8>)> {
+    let keys = state::keys("", "", u32::MAX).into_iter();
+    keys.filter_map(|key| state::get(&key).map(|value| (key, value))).collect()
+}
+
+/// Puts a [`snapshot`] in place of the state, as the agent does when a batch is run again.
+pub fn restore(snapshot: &[(String, Vec<u8>)]) {
+    forget();
+    for (key, value) in snapshot {
+        state::set(key, value).expect("the state of tests has no limits");
+    }
 }
 
 /// Empties the state of this thread's plugins.

@@ -3,6 +3,7 @@
 //! [`Object`] changes some fields and leaves the others as they were written, in their order, digit for digit; a [`Path`] leads
 //! to a field inside of another. For everything else there are [`parse`] and [`payload`] with types of your own.
 
+mod number;
 mod path;
 
 use std::borrow::Cow;
@@ -12,6 +13,7 @@ use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+pub use number::{number_text, significant};
 pub use path::{Edit, Path};
 
 use crate::Outcome;
