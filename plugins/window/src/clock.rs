@@ -1,10 +1,10 @@
 //! Which windows are closed, by the times of the records and, when they stand still, by the host's clock.
 //!
-//! The time of the records, the *watermark*, is the largest that one of the lane had. Only what they say closes windows while
-//! they come: an agent that catches up on hours of backlog has a clock that is hours ahead of its records, and would
-//! close their windows half full. When the watermark has not moved between two ticks, the source is quiet, and its time goes on by
-//! as much as the host's clock does. A window is closed by that only when the tick after says the same. So a tick that follows
-//! on a hold, in which nothing ran, closes nothing that the next batch could still fill.
+//! The time of the records, the *watermark*, is the largest that one of the lane had. While they come, only that closes
+//! windows: an agent that catches up on hours of backlog has a clock that is hours ahead of its records, and would close their
+//! windows half full. When the watermark has not moved between two ticks, the source is quiet, and its time goes on by as much
+//! as the host's clock does. A window is closed by that only when the tick after says the same: one that follows on a hold, in
+//! which nothing ran, closes nothing that the next batch could still fill.
 
 use crate::open::Head;
 

@@ -25,8 +25,8 @@ const VALUES_MAX: usize = 8;
 const OPEN_MAX: std::ops::RangeInclusive<u32> = 1..=20_000;
 /// What `open_max` is when it is not there.
 const OPEN_MAX_DEFAULT: u32 = 10_000;
-/// What `lateness` and `ahead_max` are when they are not there. Because they are the same, a clock that is ahead makes no record
-/// of another late that is punctual.
+/// What `lateness` and `ahead_max` are when they are not there. They are the same, so that a device whose clock is ahead makes
+/// no punctual record of another one late.
 const TOLERANCE_DEFAULT: Span = Span(10_000_000_000);
 /// Longest name of a key: with the window's end before it, it is a key of the state.
 const KEY_BYTES_MAX: usize = 400;
@@ -305,7 +305,7 @@ impl Window {
         Summary::new(id.end - self.size, subject, &self.values)
     }
 
-    /// The record that tells of a window. Its time is the window's start, so that it lies in the larger window that holds this one.
+    /// The record that tells of a window. Its time is the window's start, so that it lies in the larger window around this one.
     fn draft(&self, id: &Id, summary: &Summary) -> Draft {
         let key = id.key_text();
         let subject = summary.subject.as_deref().or(key.as_deref()).unwrap_or_default();

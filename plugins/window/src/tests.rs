@@ -129,6 +129,15 @@ fn a_quiet_source_closes_its_windows_by_the_clock_and_a_second_tick_confirms_it(
 }
 
 #[test]
+fn after_a_pause_records_of_a_window_that_nobody_has_opened_are_not_late() {
+    give(MINUTE, &[record_at(50, "")]);
+    assert_eq!(quiet(MINUTE, at(50)), [(0, 1)]);
+    // A device that was cut off sends what it has kept.
+    give(MINUTE, &[record_at(70, ""), record_at(130, "")]);
+    assert_eq!(quiet(MINUTE, at(3600)), [(60, 1), (120, 1)]);
+}
+
+#[test]
 fn the_clock_closes_no_window_of_a_backlog_that_is_being_worked_off() {
     let now = at(8 * 3600);
     let mut summaries = Vec::new();
@@ -159,6 +168,17 @@ fn a_clock_that_is_not_set_closes_nothing() {
     run_records(&mut window(MINUTE), at(3001), &[record_at(3001, "")]);
     assert_eq!(tick(MINUTE, at(3001)), [(0, 1)]);
     assert_eq!(quiet(MINUTE, at(3001)), [(3000, 2)]);
+}
+
+#[test]
+fn the_time_before_a_clock_is_set_is_no_pause_of_the_source() {
+    give(MINUTE, &[record_at(50, "")]);
+    assert_eq!(tick(MINUTE, at(51)), []);
+    // The host starts again, and its clock stands at 1970 until a server tells the time.
+    assert_eq!(tick(MINUTE, 10 * SECOND), []);
+    for seconds in 55..59 {
+        assert_eq!(tick(MINUTE, at(seconds)), [], "{seconds}");
+    }
 }
 
 #[test]

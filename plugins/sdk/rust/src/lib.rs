@@ -250,7 +250,7 @@ macro_rules! export_transform {
     };
 }
 
-/// Makes the crate a component that exports this [`Transform`] and its [`Ticks`], and what it says [`about!`] itself, if it does.
+/// As [`export_transform!`], with the type's [`Ticks`].
 #[macro_export]
 macro_rules! export_windowed {
     ($plugin:ty, $about:expr $(,)?) => {
