@@ -22,6 +22,7 @@ use super::budget::{Budget, Room, Usage, measure, row_bytes, small_bytes};
 use super::checkpoint::{Checkpointer, holders, listed};
 use super::config::{Durability, JournalConfig, OnFull};
 use super::error::JournalError;
+use super::shrink::Shrinking;
 use super::writer::{AppendOperation, Operation, Session, Writer};
 use crate::clock::{Clock, Monotonic, Timestamp};
 use crate::limits::{CHUNK_BYTES_MAX, REPLAYS_MAX};
@@ -170,7 +171,7 @@ pub(super) struct Quota {
     pub(super) write_blocked_since: Option<Monotonic>,
     /// For a connection that is made anew.
     pub(super) durability: Durability,
-    pub(super) last_shrink: Option<Monotonic>,
+    pub(super) shrinking: Shrinking,
 }
 
 impl Quota {
@@ -205,7 +206,7 @@ impl Quota {
             dropped_aged: 0,
             write_blocked_since: None,
             durability: config.durability,
-            last_shrink: None,
+            shrinking: Shrinking::default(),
         }
     }
 

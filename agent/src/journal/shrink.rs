@@ -1,4 +1,4 @@
-//! Gives space back to the volume after an outage, when most of the file is free and nothing waits.
+//! Gives space back to the volume after an outage, when most of the file is free and little is in use.
 //!
 //! A database never becomes smaller by deletes, and `auto_vacuum` writes more than it gives back. So what is in use, which is
 //! little then, is copied, and the copy takes the place of the file:
@@ -29,6 +29,10 @@ use crate::limits::{SHRINK_FREE_BYTES_MIN, SHRINK_LIVE_BYTES_MAX};
 
 /// A journal that has committed nothing for so long is idle.
 const IDLE: Duration = Duration::from_secs(5);
+/// One that never is gives space back when it was worth it for so long: the pause is short, since little is copied.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Looks at a journal that is not idle.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The pause after an attempt, whatever came of it.
 const AGAIN_AFTER: Duration = Duration::from_mins(10);
 
@@ -40,6 +44,17 @@ pub(super) fn is_worth_it(usage: Usage, ballast_lacking: u64) -> bool {
         && usage.pages_free * 4 >= usage.pages * 3
         && live <= SHRINK_LIVE_BYTES_MAX
         && usage.volume_free > 2 * live
+}
+
+/// When the writer thought of it last.
+#[derive(Debug, Default)]
+pub(super) struct Shrinking {
+    /// It looked whether it is worth it.
+    looked: Option<Monotonic>,
+    /// Since when it is.
+    wanted: Option<Monotonic>,
+    /// It tried.
+    done: Option<Monotonic>,
 }
 
 /// What making it smaller came to.
@@ -110,22 +125,31 @@ fn swap(
 }
 
 impl Writer {
-    /// Makes the file smaller when nothing is going on and it is worth it.
-    pub(super) fn shrink_when_idle(&mut self) {
+    /// Makes the file smaller when it is worth it and nothing is going on, or something always is.
+    pub(super) fn shrink_when_worth_it(&mut self) {
         let now = self.clock.monotonic();
         let waits =
             |last: Option<Monotonic>, pause| last.is_some_and(|last| now.since(last) < pause);
-        if waits(Some(self.last_commit), IDLE) || waits(self.quota.last_shrink, AGAIN_AFTER) {
+        let is_idle = !waits(Some(self.last_commit), IDLE);
+        let looked = waits(self.quota.shrinking.looked, LOOK_EVERY);
+        if waits(self.quota.shrinking.done, AGAIN_AFTER) || looked && !is_idle {
             return;
         }
+        self.quota.shrinking.looked = Some(now);
         // A journal that is held for an I/O error has none.
         let Some(connection) = self.connection.take() else { return };
         let usage = measure(&connection, &self.path).unwrap_or_default();
         if self.quota.full.is_some() || !is_worth_it(usage, self.quota.ballast.lacking()) {
             self.connection = Some(connection);
+            self.quota.shrinking.wanted = None;
             return;
         }
-        self.quota.last_shrink = Some(now);
+        let wanted = *self.quota.shrinking.wanted.get_or_insert(now);
+        if !is_idle && now.since(wanted) < PATIENCE {
+            self.connection = Some(connection);
+            return;
+        }
+        self.quota.shrinking.done = Some(now);
         let readers = std::sync::Arc::clone(&self.readers);
         let Some(paused) = readers.pause() else {
             // They are busy after all.

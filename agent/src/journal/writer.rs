@@ -311,7 +311,7 @@ impl Writer {
             self.checkpoint_if_due(self.wear.commits() != commits);
             self.claim_ballast();
             self.look_for_room();
-            self.shrink_when_idle();
+            self.shrink_when_worth_it();
             self.housekeeping(queue.0.is_empty());
         }
         queue.0.close();
