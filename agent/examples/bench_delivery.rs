@@ -291,7 +291,9 @@ fn port_in(text: &str) -> Option<u16> {
 async fn run(config: &Path) -> serde_json::Value {
     let config = config.to_owned();
     let load = move || {
-        waystation::config::load(&config, &waystation::config::process_environment, &|_| Ok(()))
+        waystation::config::load(&config, &waystation::config::process_environment, &|_| {
+            Ok(Vec::new())
+        })
     };
     let options = StartOptions {
         loaded: load().unwrap(),

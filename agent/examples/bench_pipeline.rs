@@ -161,7 +161,9 @@ fn write_input(path: &PathBuf, records: u64) -> u64 {
 fn run(config: &Path) {
     let config = config.to_owned();
     let load = move || {
-        waystation::config::load(&config, &waystation::config::process_environment, &|_| Ok(()))
+        waystation::config::load(&config, &waystation::config::process_environment, &|_| {
+            Ok(Vec::new())
+        })
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let figures = runtime.block_on(async {

@@ -190,6 +190,8 @@ pub const PLUGIN_INIT_MS_MAX: u64 = 10_000;
 pub const PLUGIN_OUTPUT_FACTOR: usize = 4;
 /// What a call may hand over in any case.
 pub const PLUGIN_OUTPUT_BYTES_MIN: usize = 16 * 1024 * 1024;
+/// Records that a plugin's timer may hand over at once.
+pub const PLUGIN_TICK_RECORDS_MAX: usize = 10_000;
 /// Core instances in one guest.
 pub const PLUGIN_INSTANCES_MAX: usize = 64;
 /// Memories in one guest.

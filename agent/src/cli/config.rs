@@ -59,7 +59,7 @@ pub fn run(args: &ConfigArgs) -> anyhow::Result<ExitCode> {
         }
     };
     // What a plugin file is like does not change what the config says.
-    let loaded = config::load(&args.config, &config::process_environment, &|_| Ok(()));
+    let loaded = config::load(&args.config, &config::process_environment, &|_| Ok(Vec::new()));
     let (problems, listing) = match loaded {
         Ok(loaded) => (loaded.warnings, Some(loaded.listing)),
         Err(problems) => (problems, None),

@@ -27,10 +27,11 @@ pub mod version;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 
 use anyhow::Context as _;
 use clap::Parser as _;
+
+use crate::plugin::config::TransformConfig;
 
 pub use exit::ExitCode;
 pub use report::Failure;
@@ -124,9 +125,9 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::Done)
 }
 
-/// Looks at a component's file as a start would, but compiles nothing.
-fn inspect_plugin(path: &Path) -> Result<(), Vec<String>> {
-    crate::plugin::inspect(path).map(drop)
+/// Looks at a transform's component as a start would, but compiles nothing.
+fn inspect_plugin(transform: &TransformConfig) -> Result<Vec<String>, Vec<String>> {
+    crate::plugin::check(transform).map(|inspection| inspection.warnings(transform))
 }
 
 /// Writes data to standard output, to its end: what is left to the end of the process could fail without a word.

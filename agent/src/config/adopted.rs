@@ -165,7 +165,7 @@ mod tests {
 
         fn adopt(&self, text: &str) -> Loaded {
             std::fs::write(self.file(), text).unwrap();
-            let loaded = super::super::load(&self.file(), &|_| None, &|_| Ok(())).unwrap();
+            let loaded = super::super::load(&self.file(), &|_| None, &|_| Ok(Vec::new())).unwrap();
             keep(&self.data(), &loaded).unwrap();
             loaded
         }
@@ -177,7 +177,7 @@ mod tests {
         let adopted = place.adopt(CONFIG);
         std::fs::write(place.file(), "[agent]\ndata_dir = \"data\"\nid = = 3\n[sources").unwrap();
         let copy = find(&place.file(), &|_| None).unwrap();
-        let loaded = copy.load(&|_| None, &|_| Ok(())).unwrap();
+        let loaded = copy.load(&|_| None, &|_| Ok(Vec::new())).unwrap();
         assert_eq!(loaded.config, adopted.config);
         assert_eq!(loaded.config.agent.data_dir, place.data());
     }

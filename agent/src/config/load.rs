@@ -61,8 +61,8 @@ pub struct DropIn {
     pub(super) start: usize,
 }
 
-/// What a component is inspected with: gives all that keeps it from being a transform.
-pub type InspectPlugin<'a> = &'a dyn Fn(&Path) -> Result<(), Vec<String>>;
+/// What a transform's component is inspected with: gives all that keeps it from being that, or else what to warn of.
+pub type InspectPlugin<'a> = &'a dyn Fn(&TransformConfig) -> Result<Vec<String>, Vec<String>>;
 
 /// A variable of the environment that the process was started with, if it is UTF-8.
 #[must_use]

@@ -439,7 +439,7 @@ mod tests {
         let file = directory.path().join("w.toml");
         std::fs::write(directory.path().join("clean.wasm"), "").unwrap();
         std::fs::write(&file, text).unwrap();
-        let mut config = load(&file, &|_| None, &|_| Ok(())).unwrap().config;
+        let mut config = load(&file, &|_| None, &|_| Ok(Vec::new())).unwrap().config;
         // All of them lie in one folder.
         let moved =
             |path: &std::path::Path| path.strip_prefix(directory.path()).unwrap().to_owned();

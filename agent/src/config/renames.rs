@@ -148,7 +148,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("w.toml");
         std::fs::write(&file, text).unwrap();
-        crate::config::load(&file, &|_| None, &|_| Ok(())).unwrap()
+        crate::config::load(&file, &|_| None, &|_| Ok(Vec::new())).unwrap()
     }
 
     fn known(queued: u64) -> Vec<KnownLane> {

@@ -8,7 +8,7 @@ use super::load::{InspectPlugin, Parts};
 use crate::limiter::Rate;
 use crate::limits::{LANES_MAX, STREAMS_MAX};
 use crate::plugin::config::TransformConfig;
-use crate::record::id::{PipelineId, SourceId};
+use crate::record::id::{PipelineId, SourceId, TransformId};
 use crate::settings::{Complaint, Reading, nearest};
 use crate::sinks::config::{LimitConfig, SinkConfig, SinkKind};
 use crate::sinks::file::config::FileSinkConfig;
@@ -187,6 +187,13 @@ impl Checks<'_, '_> {
             if roots.get(&plain(&file.root)).is_some_and(|sharing| *sharing > 1) {
                 wanted.push(("{sink}", "shares its root with another sink"));
             }
+            let has_tick = |name: &TransformId| {
+                let transforms = &self.parts.config.transforms;
+                transforms.iter().any(|transform| transform.id == *name && transform.tick.is_some())
+            };
+            if pipelines().flat_map(|pipeline| &pipeline.transforms).any(has_tick) {
+                wanted.push(("{batch}", "also gets what ticks make, which cover no record"));
+            }
             wanted.retain(|(placeholder, _)| !file.path.contains(placeholder));
             if !wanted.is_empty() {
                 self.name_lacks(id.as_str(), file, &wanted);
@@ -220,8 +227,13 @@ impl Checks<'_, '_> {
             } else if !transform.plugin.is_file() {
                 self.error(&path, Complaint::new(format!("the plugin {shown} is no file")));
             } else if self.pin_holds(transform, &table) {
-                for message in inspect(&transform.plugin).err().unwrap_or_default() {
-                    self.error(&path, Complaint::new(message));
+                match inspect(transform) {
+                    Ok(warnings) => warnings.into_iter().for_each(|message| {
+                        self.warning_in(&table, "plugin", Complaint::new(message));
+                    }),
+                    Err(errors) => errors.into_iter().for_each(|message| {
+                        self.error(&path, Complaint::new(message));
+                    }),
                 }
             }
         }

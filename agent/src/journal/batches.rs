@@ -19,10 +19,10 @@ pub struct StoredBatch {
     pub number: BatchNumber,
     /// The run that sealed it.
     pub epoch: Epoch,
-    /// First seq of its range.
+    /// First seq of its range; behind its last one for what a tick made, which covers no record.
     pub first_seq: Seq,
-    /// Last seq of its range. A half begins where the one before it ends, or at the same seq when that input lies on both
-    /// sides of the cut.
+    /// Last seq of its range, or sealed before the tick. A half begins where the one before it ends, or at the same seq when
+    /// that input lies on both sides of the cut.
     pub last_seq: Seq,
     /// When it was sealed.
     pub sealed_at: Timestamp,
@@ -142,6 +142,12 @@ impl StoredBatch {
         });
         shown.suffix.push_str(&self.variant.suffix);
         shown
+    }
+
+    /// Whether a tick made it.
+    #[must_use]
+    pub fn is_of_tick(&self) -> bool {
+        self.first_seq > self.last_seq
     }
 
     /// Its identity, `LANE/EPOCH/bBATCH` and what stands behind it.

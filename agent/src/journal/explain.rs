@@ -284,7 +284,7 @@ impl Inspection {
             let count = |index| row.get::<_, i64>(index).map(i64::cast_unsigned);
             let batch = ExplainedBatch {
                 identity: format!("{name}/{}", row.get::<_, String>(0)?),
-                first_seq: count(1)?,
+                first_seq: count(1)?.min(count(2)?),
                 last_seq: count(2)?,
                 records: count(3)?,
                 sealed_at: rfc3339(Timestamp(row.get(6)?)),
@@ -370,7 +370,7 @@ impl ExplainedBatch {
     fn waiting(batch: &StoredBatch, lane: &InspectedLane) -> Self {
         Self {
             identity: batch.identity(lane.name()),
-            first_seq: batch.first_seq.0,
+            first_seq: batch.first_seq.min(batch.last_seq).0,
             last_seq: batch.last_seq.0,
             records: batch.records,
             sealed_at: rfc3339(batch.sealed_at),

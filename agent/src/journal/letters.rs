@@ -40,8 +40,10 @@ pub struct LetterRecord {
     pub reason: String,
     /// The record's identity.
     pub identity: String,
-    /// The input that it was made from.
+    /// The input that it was made from, or the last one before the tick that made it.
     pub seq: Seq,
+    /// A tick made it, so it is of no input.
+    pub is_of_tick: bool,
     /// Its event time.
     pub time: Timestamp,
     /// Its subject.
@@ -117,6 +119,7 @@ pub(super) struct Gone {
     pub(super) bytes: u64,
     kind: Kind,
     record: Option<String>,
+    /// The input that it is of.
     pub(super) seq: Option<Seq>,
     pub(super) batch: Option<String>,
     /// Its input stays dead-lettered, whatever becomes of other letters of it.
@@ -246,6 +249,8 @@ pub(super) struct LetterRow<'a> {
     pub(super) record: Option<&'a str>,
     pub(super) place: Option<&'a str>,
     pub(super) seq: Option<Seq>,
+    /// A tick made the record, so its seq is no input.
+    pub(super) is_of_tick: bool,
     pub(super) plugin_sha256: Option<&'a [u8; 32]>,
     pub(super) class: &'a str,
     pub(super) reason: &'a str,
@@ -309,6 +314,7 @@ impl<'a> LetterRow<'a> {
             record: Some(&record.identity),
             place: None,
             seq: Some(record.seq),
+            is_of_tick: record.is_of_tick,
             plugin_sha256: None,
             class: "",
             reason: &record.reason,
@@ -334,6 +340,7 @@ impl<'a> LetterRow<'a> {
             record: None,
             place: Some(&letter.place),
             seq: None,
+            is_of_tick: false,
             plugin_sha256: None,
             class: "rejected",
             reason: &letter.reason,
@@ -367,6 +374,7 @@ impl LetterRecord {
             reason,
             identity,
             seq: record.seq,
+            is_of_tick: record.origin.tick.is_some(),
             time: record.time,
             subject: record.subject.to_owned(),
             headers: record.headers.as_bytes().to_vec(),
@@ -589,9 +597,9 @@ impl Writer {
         let insert =
             "INSERT INTO dead_letters (id, stage, source, lane, batch, record, seq, plugin_sha256,
             class, reason, attempts, first_at, last_at, time, subject, headers, payload, size_bytes,
-            place, whole, stays)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-            coalesce((SELECT max(stays) FROM dead_letters WHERE lane = ?4 AND seq = ?7), ?21))";
+            place, whole, of_tick, stays)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21,
+            coalesce((SELECT max(stays) FROM dead_letters WHERE lane = ?4 AND seq = ?7 AND of_tick = ?21), ?22))";
         let id = self.state.letters.last_id + 1;
         let parameters = params![
             id,
@@ -614,6 +622,7 @@ impl Writer {
             row.size_bytes.cast_signed(),
             row.place,
             row.whole.cast_signed(),
+            row.is_of_tick,
             row.is_counted,
         ];
         self.execute(transaction, "keeping a dead letter", insert, parameters)?;
@@ -706,8 +715,8 @@ pub(super) fn ring_rows(most: u64, limit: u64) -> u64 {
 /// A letter as far as the store counts it.
 pub(super) fn look_at(connection: &Connection, id: i64) -> rusqlite::Result<Option<Gone>> {
     let query = format!(
-        "SELECT {BYTES}, source, lane, class, record, seq, batch, stays FROM dead_letters
-         WHERE id = ?1"
+        "SELECT {BYTES}, source, lane, class, record, iif(of_tick, NULL, seq), batch, stays
+         FROM dead_letters WHERE id = ?1"
     );
     let row = |row: &rusqlite::Row<'_>| {
         Ok(Gone {

@@ -369,6 +369,9 @@ impl Writer {
         seqs: impl Iterator<Item = Seq>,
     ) -> Result<(), JournalError> {
         let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
+        if lane.unacked.front().is_none_or(UnackedState::is_of_tick) {
+            return Ok(());
+        }
         let mut seqs: Vec<_> = seqs.collect();
         seqs.dedup();
         let mut changed = Vec::new();

@@ -421,7 +421,8 @@ impl Writer {
         if batch.number != lane.next_batch {
             return misfit(format!("the next batch is {}", lane.next_batch));
         }
-        if batch.last_seq > sealed || batch.first_seq > batch.last_seq || !batch.variant.replay {
+        let is_range = batch.first_seq <= batch.last_seq.next() && batch.last_seq <= sealed;
+        if !is_range || !batch.variant.replay {
             return misfit(format!("{} to {} is no range of letters", batch.first_seq, sealed));
         }
         let query = "SELECT count(*) FROM batch_parts WHERE key BETWEEN ?1 AND ?2";

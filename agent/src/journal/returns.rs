@@ -380,7 +380,8 @@ impl Writer {
             }
         }
         for ((lane, seq), stays) in inputs {
-            let query = "SELECT count(*) FROM dead_letters WHERE lane = ?1 AND seq = ?2";
+            let query =
+                "SELECT count(*) FROM dead_letters WHERE lane = ?1 AND seq = ?2 AND of_tick = 0";
             let parameters = params![lane.0, seq.0.cast_signed()];
             let left: Option<i64> =
                 self.value(transaction, "looking for dead letters", query, parameters)?;
@@ -454,7 +455,8 @@ impl Writer {
         gone: &Gone,
     ) -> Result<(), JournalError> {
         let (Some(lane), Some(seq)) = (gone.lane(), gone.seq) else { return Ok(()) };
-        let stay = "UPDATE dead_letters SET stays = 1 WHERE lane = ?1 AND seq = ?2 AND stays = 0";
+        let stay = "UPDATE dead_letters SET stays = 1
+                    WHERE lane = ?1 AND seq = ?2 AND of_tick = 0 AND stays = 0";
         let parameters = params![lane.0, seq.0.cast_signed()];
         self.execute(transaction, "marking dead letters", stay, parameters).map(drop)
     }

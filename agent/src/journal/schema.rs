@@ -143,6 +143,8 @@ const MIGRATIONS: &[&str] = &[
     ALTER TABLE batches ADD COLUMN replay INTEGER NOT NULL DEFAULT 0;
     -- another letter of its input was given up for good, so the input stays dead-lettered
     ALTER TABLE dead_letters ADD COLUMN stays INTEGER NOT NULL DEFAULT 0;
+    -- a tick made its record: seq is the last one before it, and no input
+    ALTER TABLE dead_letters ADD COLUMN of_tick INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX dead_letters_by_batch ON dead_letters (lane, batch);
     -- batches that letters fell out of: what those were that did so as a whole, and replays of some letters of each
     CREATE TABLE letter_batches (

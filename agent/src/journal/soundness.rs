@@ -110,7 +110,8 @@ pub(super) fn what_cannot_be(state: &State) -> Option<String> {
         let is_too_much = |count: &u64| *count >= 1 << 47;
         let batch = lane.unacked.iter().find(|batch| {
             batch.number >= lane.next_batch
-                || batch.first_seq > lane.sealed_seq
+                || batch.first_seq > lane.sealed_seq.next()
+                || batch.first_seq > batch.last_seq.next()
                 || batch.first_seq.0 == 0
                 || batch.parts > BATCH_PARTS_MAX
                 || is_too_much(&batch.inputs)

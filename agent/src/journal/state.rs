@@ -121,6 +121,13 @@ pub(super) struct LaneRow {
     pub(super) has_idle_letter_batches: bool,
 }
 
+impl UnackedState {
+    /// Whether a tick made it: its records are made of no input.
+    pub(super) fn is_of_tick(&self) -> bool {
+        self.first_seq > self.last_seq
+    }
+}
+
 impl LaneRow {
     /// The queue that the batch of this number waits in for its outcome.
     pub(super) fn queue(&mut self, number: BatchNumber) -> &mut VecDeque<UnackedState> {

@@ -38,7 +38,8 @@ pub(super) fn facts(batch: &StoredBatch, place: &Arc<LanePlace>) -> BatchFacts {
         place: Arc::clone(place),
         epoch: shown.epoch,
         number: shown.number,
-        first_seq: batch.first_seq,
+        // What a tick made stands at the last record before it.
+        first_seq: batch.first_seq.min(batch.last_seq),
         last_seq: batch.last_seq,
         sealed_at: batch.sealed_at,
         records: batch.records,
@@ -142,14 +143,18 @@ pub(super) fn halves(
         // The half with an input's last record counts it.
         let is_new = before != Some(record.seq);
         let is_counted = || counted.binary_search(&record.seq).is_ok();
-        // What a replay is made of counts as dead-lettered until it is over.
-        let is_input = is_new && !batch.variant.replay;
+        // What a replay is made of counts as dead-lettered until it is over, and what a tick made is of no input.
+        let is_input = is_new && !batch.variant.replay && !batch.is_of_tick();
         if index < at && is_input && record.seq != next && !is_counted() {
             inputs += 1;
         }
         before = Some(record.seq);
     })?;
     let shares = last == next;
+    let (last, begins) = match batch.is_of_tick() {
+        true => (batch.last_seq, batch.first_seq),
+        false => (last, if shares { last } else { last.next() }),
+    };
     let half = |number: usize, (first_seq, last_seq), records: u64, sha256| {
         let variant = &batch.variant;
         let skipped = if number == 0 || batch.parts == 0 { 0 } else { at };
@@ -171,7 +176,6 @@ pub(super) fn halves(
         }
     };
     let [first_hash, second_hash] = hashes;
-    let begins = if shares { last } else { last.next() };
     let mut halves = [
         half(0, (batch.first_seq, last), at, first_hash.finish()),
         half(1, (begins, batch.last_seq), batch.records - at, second_hash.finish()),

@@ -35,6 +35,7 @@ mod content;
 mod control;
 mod deliver;
 mod error;
+mod feed;
 mod memory;
 mod output;
 pub mod replay;
@@ -44,6 +45,7 @@ mod served;
 mod stage;
 pub mod status;
 mod storm;
+mod ticks;
 mod transform;
 
 #[cfg(test)]
@@ -64,8 +66,7 @@ use crate::backoff::{Backoff, Jitter};
 use crate::clock::{SharedClock, SteadyTime};
 use crate::error_chain::Chain;
 use crate::journal::{
-    BatchKey, Disposition, Head, Journal, LaneJournal, LaneSpec, OpenedLane, Pace, PendingSeal,
-    StoredBatch,
+    BatchKey, Disposition, Journal, LaneJournal, LaneSpec, OpenedLane, PendingSeal, StoredBatch,
 };
 use crate::limits::SEALED_AHEAD_MAX;
 use crate::record::batch::LanePlace;
@@ -77,13 +78,15 @@ use crate::tasks::Shutdown;
 use ahead::Ahead;
 use config::StormConfig;
 use deliver::{Deliverer, Settled, holds_deliveries};
+use feed::{Feed, Gather, Next};
 use memory::LaneMemory;
 use output::Output;
 use replay::{Carried, PlanBounds, ReplayError};
 use retry::Rules;
-use seal::{Range, SealedRun, Sealer};
+use seal::{SealedRun, Sealer};
 use status::{LaneState, LaneStatus};
 use storm::Breaker;
+use ticks::Ticks;
 use transform::Transforms;
 
 /// Pauses between two sessions of a lane whose session failed.
@@ -152,11 +155,13 @@ pub async fn run(
             .expect("the constants are in order");
     let mut failures = 0;
     control.desk.begin();
-    let breaker = Arc::new(Mutex::new(Breaker::new(parts.storm)));
-    // The lane runs also between two of its sessions.
-    let mut held_open = None;
+    let mut lasting = Lasting {
+        breaker: Arc::new(Mutex::new(Breaker::new(parts.storm))),
+        ticks: Ticks::new(&parts.transforms),
+        _held_open: None,
+    };
     loop {
-        let ended = session(&parts, &journal, &control, &status, &breaker, &mut held_open).await;
+        let ended = session(&parts, &journal, &control, &status, &mut lasting).await;
         let error = match ended {
             Ok(end) => {
                 let state = match end {
@@ -202,17 +207,24 @@ pub async fn run(
     }
 }
 
+/// What of a lane outlasts its sessions.
+struct Lasting {
+    breaker: Arc<Mutex<Breaker>>,
+    ticks: Ticks,
+    /// The lane runs also between two of its sessions.
+    _held_open: Option<LaneJournal>,
+}
+
 /// One session: from what the journal holds until the end or the first failure.
 async fn session(
     parts: &LaneParts,
     journal: &Arc<Journal>,
     control: &LaneControl,
     status: &Arc<LaneStatus>,
-    breaker: &Arc<Mutex<Breaker>>,
-    held_open: &mut Option<LaneJournal>,
+    lasting: &mut Lasting,
 ) -> Result<LaneEnd, LaneError> {
     let (lane, mut opened) = journal.lane(parts.spec.clone()).await?;
-    *held_open = Some(lane.clone());
+    lasting._held_open = Some(lane.clone());
     let place = Arc::new(LanePlace {
         lane: opened.name.clone(),
         agent: parts.spec.agent.clone(),
@@ -247,7 +259,7 @@ async fn session(
         holding,
         desk: Arc::clone(&control.desk),
         pauses: control.desk.pauses(),
-        breaker: Arc::clone(breaker),
+        breaker: Arc::clone(&lasting.breaker),
         served: Arc::clone(&parts.served),
         served_here: 0,
         failures: 0,
@@ -258,20 +270,10 @@ async fn session(
     // A run that fails still lets what is sealed go out; a journal that fails stops the run too.
     let (sealed, to_deliver) = mpsc::channel(SEALED_AHEAD_MAX - 1);
     let ahead = Ahead::new(opened.unacked.len() + replays.len());
-    let gather = Gather {
-        head: lane.head(),
-        next: opened.sealed_seq.next(),
-        waited_for: lane.head().borrow().seq,
-        bytes_before: 0,
-        batch: parts.batch,
-        drain: control.drain.clone(),
-        flushes: control.desk.flushes(),
-        desk: Arc::clone(&control.desk),
-        pace: lane.pace(),
-        lane,
-    };
+    let gather = Gather::new(lane, opened.sealed_seq, parts.batch, control);
     status.opened();
-    let run = run_and_seal(sealer, gather, held, sealed, &ahead, status, &run_shutdown);
+    let feed = Feed { gather, ticks: &mut lasting.ticks, held };
+    let run = run_and_seal(sealer, feed, sealed, &ahead, status, &run_shutdown);
     let deliver = async {
         let queue = waiting(replays, &mut opened);
         let end = deliver_and_ack(deliverer, opened.sealed_seq, queue, to_deliver, &ahead).await;
@@ -381,43 +383,46 @@ async fn rename(
 /// Seals batches ahead of their delivery, until nothing more will come or the lane is asked to stop.
 async fn run_and_seal(
     mut sealer: Box<Sealer>,
-    mut gather: Gather,
-    mut held: watch::Receiver<bool>,
+    mut feed: Feed<'_>,
     sealed: mpsc::Sender<(SealedRun, PendingSeal)>,
     ahead: &Ahead,
     status: &LaneStatus,
     shutdown: &Shutdown,
 ) -> Result<(), LaneError> {
     loop {
-        let range = tokio::select! {
+        let next = tokio::select! {
             () = shutdown.requested() => return Ok(()),
-            range = async {
+            next = async {
                 // A place among the batches sealed ahead, and a lane that does not hold.
                 let place = sealed.reserve().await.ok()?;
-                ahead.has_room(&mut gather.pace).await?;
-                held.wait_for(|holds| !holds).await.ok()?;
-                let range = gather.next_range().await?;
+                ahead.has_room(&mut feed.gather.pace).await?;
+                feed.held.wait_for(|holds| !holds).await.ok()?;
+                let next = feed.next().await?;
                 drop(place);
-                Some(range)
-            } => range,
+                Some(next)
+            } => next,
         };
-        let Some(range) = range else { return Ok(()) };
+        let Some(next) = next else { return Ok(()) };
         let ran = tokio::task::spawn_blocking(move || {
-            let result = sealer.run(range);
+            let result = match next {
+                Next::Range(range) => sealer.run(range).map(Some),
+                Next::Tick { stage, sealed, .. } => sealer.tick(stage, sealed),
+            };
             (sealer, result)
         });
         let (returned, result) = ran.await.map_err(|error| LaneError::Broken(error.to_string()))?;
         sealer = returned;
-        let (run, pending) = match result {
+        let made = match result {
             Err(LaneError::Interrupted) => return Ok(()),
             result => result?,
         };
-        gather.took(run.batch.last_seq);
-        ahead.sealed(run.stored_bytes);
+        feed.done(next, made.as_ref().map(|(run, _)| run.batch.last_seq));
         // What keeps the lane from delivering is not over with a seal.
-        if !*held.borrow() {
+        if !*feed.held.borrow() {
             status.sealed();
         }
+        let Some((run, pending)) = made else { continue };
+        ahead.sealed(run.stored_bytes);
         // The receiver is gone only when the session ends.
         if sealed.send((run, pending)).await.is_err() {
             return Ok(());
@@ -550,99 +555,5 @@ async fn next_sealed(
             () = desk.replay_wanted() => return Err(LaneError::Ordered),
             () = deliverer.pause_changed() => {}
         }
-    }
-}
-
-/// Decides when a batch has enough records.
-struct Gather {
-    head: watch::Receiver<Head>,
-    next: Seq,
-    /// Records up to this one were there when the session began: they have lingered long enough.
-    waited_for: Seq,
-    /// Bytes appended in this run before the next record, as far as known.
-    bytes_before: u64,
-    batch: BatchConfig,
-    drain: watch::Receiver<bool>,
-    flushes: watch::Receiver<u64>,
-    desk: Arc<Desk>,
-    pace: watch::Receiver<Pace>,
-    lane: LaneJournal,
-}
-
-impl Gather {
-    /// Waits for the next range; `None` when the lane drains and nothing is left.
-    ///
-    /// # Cancel safety
-    /// Can be dropped and called again.
-    async fn next_range(&mut self) -> Option<Range> {
-        loop {
-            // What a policy has given up is stepped over.
-            self.next = self.next.max(self.lane.floor().next());
-            self.begin_flush();
-            let draining = *self.drain.borrow_and_update();
-            if self.head.borrow_and_update().seq >= self.next {
-                break;
-            }
-            if draining {
-                return None;
-            }
-            tokio::select! {
-                changed = self.head.changed() => changed.ok()?,
-                changed = self.drain.changed() => changed.ok()?,
-                changed = self.flushes.changed() => {
-                    changed.ok()?;
-                    self.flushes.mark_changed();
-                }
-            }
-        }
-        let linger = tokio::time::sleep(self.batch.linger);
-        tokio::pin!(linger);
-        while !self.is_enough() {
-            tokio::select! {
-                () = &mut linger => break,
-                changed = self.head.changed() => changed.ok()?,
-                changed = self.drain.changed() => changed.ok()?,
-                changed = self.pace.changed() => changed.ok()?,
-                changed = self.flushes.changed() => {
-                    changed.ok()?;
-                    self.flushes.mark_changed();
-                    self.begin_flush();
-                }
-            }
-        }
-        let head = self.head.borrow().seq;
-        let last = self.next.plus(u64::from(self.batch.records_max)).before().min(head);
-        let bytes_max = self.batch.bytes_max.0.min(self.pace.borrow().batch_bytes_max);
-        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
-        Some(Range { first: self.next, last, bytes_max })
-    }
-
-    /// What is there now has lingered long enough, if somebody wants it out.
-    fn begin_flush(&mut self) {
-        if self.flushes.has_changed().unwrap_or(false) {
-            let number = *self.flushes.borrow_and_update();
-            self.waited_for = self.head.borrow().seq;
-            self.desk.flush_begun(number, self.waited_for);
-        }
-    }
-
-    fn is_enough(&self) -> bool {
-        let head = *self.head.borrow();
-        *self.drain.borrow()
-            || self.next <= self.waited_for
-            || self.pace.borrow().tight
-            || head.seq.0 + 1 - self.next.0 >= u64::from(self.batch.records_max)
-            || head.bytes - self.bytes_before >= self.batch.bytes_max.0
-    }
-
-    fn took(&mut self, last: Seq) {
-        let head = *self.head.borrow();
-        let before = head.seq.0 + 1 - self.next.0;
-        let left = head.seq.0 - last.0;
-        // What is left is taken to be of the same size as what was taken.
-        let bytes = head.bytes.saturating_sub(self.bytes_before);
-        let bytes_left = u128::from(bytes) * u128::from(left) / u128::from(before.max(1));
-        self.bytes_before = head.bytes - u64::try_from(bytes_left).unwrap_or(0).min(head.bytes);
-        self.next = last.next();
     }
 }

@@ -20,6 +20,7 @@ use super::output::Made;
 use super::seal::Sealer;
 use super::stage::SetAside;
 use super::status::{LaneState, LaneStatus};
+use super::transform::Input;
 use crate::clock::Timestamp;
 use crate::error_chain::Chain;
 use crate::journal::{
@@ -565,7 +566,8 @@ impl Sealer {
         let bytes = usize::try_from(planned.bytes).unwrap_or(usize::MAX);
         let bytes = bytes.saturating_mul(PLUGIN_OUTPUT_FACTOR).max(PLUGIN_OUTPUT_BYTES_MIN);
         let mut blocks = || -> Blocks { Box::new(letters.clone().blocks()) };
-        self.transforms.run(now, Some(from), &mut blocks, &mut self.output, bytes)
+        let input = Input::Blocks { from: Some(from), blocks: &mut blocks };
+        self.transforms.run(now, input, &mut self.output, bytes)
     }
 
     /// What the record of the one letter is with another payload.

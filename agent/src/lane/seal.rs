@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
+use super::content;
 use super::error::LaneError;
 use super::output::{Made, Output};
 use super::replay::state_changes;
 use super::stage::SetAside;
 use super::status::LaneStatus;
-use super::transform::Transforms;
+use super::transform::{Input, Transforms};
 use crate::clock::{SharedClock, SteadyTime, Timestamp};
 use crate::journal::{
     JournalError, LaneJournal, PendingSeal, Seal, StageLetter, StoredBatch, Variant, cut,
@@ -81,11 +82,39 @@ impl Sealer {
         }
     }
 
-    fn run_records(&mut self, range: Range) -> Result<(SealedRun, PendingSeal), LaneError> {
+    /// Calls a transform with a timer behind the last record that is sealed, and hands over the seal of what it made. `None`
+    /// when it made nothing and changed nothing. The batch covers an empty range: it begins behind its last seq.
+    pub(super) fn tick(
+        &mut self,
+        stage: usize,
+        sealed: Seq,
+    ) -> Result<Option<(SealedRun, PendingSeal)>, LaneError> {
+        let now = self.now();
+        self.output.begin(self.next_batch, self.epoch, sealed.next());
+        // What one call makes cannot be cut shorter.
+        self.output.of_single_input(true);
+        let (batch, epoch) = (self.next_batch, self.epoch);
+        let input = Input::Tick { stage, batch, epoch, seq: sealed };
+        let bytes_max = PLUGIN_OUTPUT_BYTES_MIN * PLUGIN_OUTPUT_FACTOR;
+        let (aside, deltas) = self.transforms.run(now, input, &mut self.output, bytes_max)?;
+        let made = self.output.finish()?;
+        let changes = deltas.iter().any(|delta| !delta.is_empty());
+        if made.records == 0 && aside.letters.is_empty() && !changes {
+            return Ok(None);
+        }
+        self.hand_over((sealed.next(), sealed), now, made, aside, deltas).map(Some)
+    }
+
+    fn now(&mut self) -> Timestamp {
         let (now, stepped_back) = self.time.next(&*self.clock);
         if let Some(by) = stepped_back {
             tracing::warn!(by_s = by.as_secs(), "The clock stepped back, which is taken over");
         }
+        now
+    }
+
+    fn run_records(&mut self, range: Range) -> Result<(SealedRun, PendingSeal), LaneError> {
+        let now = self.now();
         self.output.begin(self.next_batch, self.epoch, range.first);
         let mut range = range;
         let (last, aside, deltas) = loop {
@@ -101,20 +130,41 @@ impl Sealer {
                 made => break made?,
             }
         };
-        let mut made = self.output.finish()?;
+        let made = self.output.finish()?;
+        self.hand_over((range.first, last), now, made, aside, deltas)
+    }
+
+    /// Hands the seal of a run over, which moves the lane on.
+    fn hand_over(
+        &mut self,
+        range: (Seq, Seq),
+        now: Timestamp,
+        mut made: Made,
+        aside: SetAside,
+        deltas: Vec<StateDelta>,
+    ) -> Result<(SealedRun, PendingSeal), LaneError> {
         let stored_bytes = made.stored_bytes;
-        let facts = BatchFacts {
-            place: Arc::clone(&self.place),
+        let (batch, variant) = (self.next_batch, Variant::default());
+        let mut batch = StoredBatch {
+            number: batch,
             epoch: self.epoch,
-            number: self.next_batch,
-            first_seq: range.first,
-            last_seq: last,
+            first_seq: range.0,
+            last_seq: range.1,
             sealed_at: now,
             records: made.records,
-            partitions: std::mem::take(&mut made.partitions),
-            suffix: "".into(),
+            parts: made.parts,
+            sha256: made.sha256,
+            fixed: String::new(),
+            variant,
         };
-        let seal = self.seal_of(&facts, made, aside, &deltas)?;
+        if made.records > 0 {
+            let partitions = std::mem::take(&mut made.partitions);
+            let facts = BatchFacts { partitions, ..content::facts(&batch, &self.place) };
+            let fixed = self.sink.fix(&facts);
+            let failed = |source| LaneError::Fix { batch: batch.number, source };
+            batch.fixed = fixed.map_err(failed)?.to_string();
+        }
+        let seal = self.seal_of(batch, &made.inputs, aside, &deltas);
         if let Some(StageLetter { class, record, .. }) = seal.letters.last() {
             let count = seal.letters.len() as u64;
             self.status.letters_said.say(
@@ -148,7 +198,8 @@ impl Sealer {
         } else {
             let bytes_max = range.bytes_max.saturating_mul(PLUGIN_OUTPUT_FACTOR);
             let bytes_max = bytes_max.max(PLUGIN_OUTPUT_BYTES_MIN);
-            self.transforms.run(now, None, &mut blocks, &mut self.output, bytes_max)?
+            let input = Input::Blocks { from: None, blocks: &mut blocks };
+            self.transforms.run(now, input, &mut self.output, bytes_max)?
         };
         Ok((reached.get().unwrap_or(range.first), aside, deltas))
     }
@@ -177,42 +228,28 @@ impl Sealer {
 
     fn seal_of(
         &self,
-        facts: &BatchFacts,
-        made: Made,
+        mut batch: StoredBatch,
+        inputs: &[Seq],
         aside: SetAside,
         deltas: &[StateDelta],
-    ) -> Result<Seal, LaneError> {
-        // An input is dead-lettered when any of its outputs is, delivered when all that it became is, else dropped.
-        let dead: BTreeSet<Seq> = aside.letters.iter().map(|letter| letter.record.seq).collect();
-        let counted = made.inputs.iter().filter(|seq| dead.contains(seq)).copied().collect();
-        let delivered = made.inputs.iter().filter(|seq| !dead.contains(seq)).count() as u64;
-        let read = facts.last_seq.0 + 1 - facts.first_seq.0;
-        let fixed = if made.records == 0 {
-            String::new()
-        } else {
-            let batch = facts.number;
-            let fixed = self.sink.fix(facts);
-            fixed.map_err(|source| LaneError::Fix { batch, source })?.to_string()
-        };
-        Ok(Seal {
-            batch: StoredBatch {
-                number: facts.number,
-                epoch: facts.epoch,
-                first_seq: facts.first_seq,
-                last_seq: facts.last_seq,
-                sealed_at: facts.sealed_at,
-                records: made.records,
-                parts: made.parts,
-                sha256: made.sha256,
-                fixed,
-                variant: Variant { counted, ..Variant::default() },
-            },
-            dropped: read - aside.not_taken - delivered - dead.len() as u64,
+    ) -> Seal {
+        // An input is dead-lettered when any of its outputs is, delivered when all that it became is, else dropped. What a
+        // timer made has none.
+        let inputs = if batch.is_of_tick() { &[] } else { inputs };
+        let letters = aside.letters.iter().filter(|letter| !letter.record.is_of_tick);
+        let dead: BTreeSet<Seq> = letters.map(|letter| letter.record.seq).collect();
+        let (counted, delivered): (Vec<_>, Vec<_>) =
+            inputs.iter().copied().partition(|seq| dead.contains(seq));
+        batch.variant.counted = counted;
+        let read = batch.last_seq.0 + 1 - batch.first_seq.0;
+        Seal {
+            batch,
+            dropped: read - aside.not_taken - delivered.len() as u64 - dead.len() as u64,
             not_taken: aside.not_taken,
             dead_lettered: dead.len() as u64,
             letters: aside.letters,
             state: state_changes(&self.transform_names, deltas),
-        })
+        }
     }
 }
 

@@ -96,6 +96,14 @@ impl Stage {
         }
     }
 
+    /// Calls a plugin with a timer.
+    pub(super) fn tick(&mut self, now: Timestamp) -> Result<Vec<Draft>, CallError> {
+        match &mut self.instance {
+            Some(instance) => instance.tick(now),
+            None => Err(CallError::Host("the stage has no instance".into())),
+        }
+    }
+
     /// How many of these records fit one call; at least one.
     pub(super) fn call_length(&self, records: &[RecordView<'_>]) -> usize {
         let bytes_max = self.transform.config.call_bytes_max.as_usize();

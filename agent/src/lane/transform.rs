@@ -1,4 +1,4 @@
-//! Runs a range of records through the transforms of a lane. Blocks; one thread at a time.
+//! Runs a range of records, or the call of a timer, through the transforms of a lane. Blocks; one thread at a time.
 //!
 //! A run is repeated from its first state until it is clean: a record that a plugin faults on is looked for by halving the
 //! call, set aside as a dead letter, and the whole batch is run again without it. So what is sealed was made by one
@@ -16,11 +16,11 @@ use crate::clock::{SharedClock, Timestamp};
 use crate::limits::FAULTY_RECORDS_MAX;
 use crate::plugin::config::OnError;
 use crate::plugin::{CallError, Fault, FaultKind, StateDelta};
-use crate::record::RecordView;
 use crate::record::batch::{FrameBlock, LanePlace};
-use crate::record::codec::{FrameBuffer, FrameReader};
-use crate::record::id::{Epoch, Seq, write_record_identity};
+use crate::record::codec::{CodecError, FrameBuffer, FrameReader};
+use crate::record::id::{BatchNumber, Epoch, Seq, write_record_identity};
 use crate::record::subject::SubjectPattern;
+use crate::record::{HeadersBuffer, Origin, Path, PathBuffer, RecordView};
 use crate::tasks::Shutdown;
 
 /// Why records of a stage are not given to its plugin in the next pass.
@@ -46,6 +46,37 @@ impl Verdicts {
     fn find(&self, stage: usize, identity: &str) -> Option<&Verdict> {
         let single = self.single.get(&(stage, identity.to_owned()));
         single.or_else(|| self.whole.get(&stage))
+    }
+}
+
+/// What a run is made of.
+pub(super) enum Input<'a> {
+    /// Records.
+    Blocks {
+        /// The stage that dead letters fell out of, which they run from. A range of the stream runs from the first, as far as
+        /// the pipeline takes it.
+        from: Option<usize>,
+        /// Gives the batch's blocks anew for each pass.
+        blocks: &'a mut dyn FnMut() -> Box<dyn Iterator<Item = Result<FrameBlock, LaneError>>>,
+    },
+    /// Nothing: a stage with a timer is called.
+    Tick {
+        stage: usize,
+        /// Whose records get its number.
+        batch: BatchNumber,
+        epoch: Epoch,
+        /// The last seq that is sealed.
+        seq: Seq,
+    },
+}
+
+impl Input<'_> {
+    /// The first stage that takes part.
+    fn first(&self) -> usize {
+        match self {
+            Self::Blocks { from, .. } => from.unwrap_or(0),
+            Self::Tick { stage, .. } => *stage,
+        }
     }
 }
 
@@ -111,14 +142,11 @@ impl Transforms {
 
     /// Passes a batch through all stages into `output`, as often as it takes for a clean pass.
     ///
-    /// `from`: the stage that dead letters fell out of, which they run from; a range of the stream runs from the first, as far
-    /// as the pipeline takes it. `blocks` gives the batch's blocks anew for each pass. Returns what was set aside and what the
-    /// plugins changed; the changes count only once they are given to [`Self::keep`].
+    /// Returns what was set aside and what the plugins changed; the changes count only once they are given to [`Self::keep`].
     pub(super) fn run(
         &mut self,
         now: Timestamp,
-        from: Option<usize>,
-        blocks: &mut dyn FnMut() -> Box<dyn Iterator<Item = Result<FrameBlock, LaneError>>>,
+        mut input: Input<'_>,
         output: &mut Output,
         output_bytes_max: usize,
     ) -> Result<(SetAside, Vec<StateDelta>), LaneError> {
@@ -127,7 +155,7 @@ impl Transforms {
         loop {
             output.restart(output_bytes_max)?;
             let mut aside = SetAside::default();
-            match self.pass((now, from), blocks(), output, &verdicts, &mut aside) {
+            match self.pass(now, &mut input, output, &verdicts, &mut aside) {
                 Ok(deltas) => return Ok((aside, deltas)),
                 Err(Stop::Lane(error)) => return Err(error),
                 Err(Stop::Call { stage, error, suspects }) => {
@@ -180,12 +208,24 @@ impl Transforms {
                 Err(LaneError::Later { transform, reason })
             }
             CallError::Permanent(reason) => {
+                if suspects.is_none() {
+                    tracing::warn!(
+                        transform = %transform, reason,
+                        "Timer of a plugin failed for good, what it has to give waits for the next time"
+                    );
+                }
                 let verdict = match on_error {
                     OnError::Hold => return Err(LaneError::Parked { transform, reason }),
                     OnError::DeadLetter => Verdict::Letter("permanent", reason),
                     OnError::Drop => Verdict::Drop,
                 };
                 verdicts.whole.insert(stage, verdict);
+                Ok(())
+            }
+            // A call without records has none to blame; what took too long is tried once more, in case the host was busy.
+            CallError::Fault(fault)
+                if suspects.is_none() && faults == 1 && fault.kind == FaultKind::Deadline =>
+            {
                 Ok(())
             }
             CallError::Fault(fault) => {
@@ -218,8 +258,7 @@ impl Transforms {
         suspects: &FrameBuffer,
         mut fault: Fault,
     ) -> Result<Option<(String, Fault)>, LaneError> {
-        let reader = FrameReader::new(suspects.bytes(), suspects.count(), Epoch::default(), Seq(1));
-        let records = reader.collect::<Result<Vec<_>, _>>()?;
+        let records = records_in(suspects)?;
         let (mut low, mut high) = (0, records.len());
         // A single record is repeated once before it is blamed for the time that it took.
         let mut confirmed = fault.kind != FaultKind::Deadline;
@@ -274,19 +313,39 @@ impl Transforms {
 
     fn pass(
         &mut self,
-        (now, from): (Timestamp, Option<usize>),
-        blocks: Box<dyn Iterator<Item = Result<FrameBlock, LaneError>>>,
+        now: Timestamp,
+        input: &mut Input<'_>,
         output: &mut Output,
         verdicts: &Verdicts,
         aside: &mut SetAside,
     ) -> Result<Vec<StateDelta>, Stop> {
-        for (index, stage) in self.stages.iter_mut().enumerate().skip(from.unwrap_or(0)) {
+        for (index, stage) in self.stages.iter_mut().enumerate().skip(input.first()) {
             stage.begin(&self.place).map_err(|error| Stop::Call {
                 stage: index,
                 error,
                 suspects: None,
             })?;
         }
+        match input {
+            Input::Blocks { from, blocks } => {
+                self.pass_blocks((now, *from), blocks(), output, verdicts, aside)?;
+            }
+            Input::Tick { stage, batch, epoch, seq } => {
+                let made = self.tick(now, (*stage, *batch), (*epoch, *seq), verdicts)?;
+                self.pass_on(now, *stage + 1, made, output, verdicts, aside)?;
+            }
+        }
+        Ok(self.stages.iter_mut().map(Stage::end).collect())
+    }
+
+    fn pass_blocks(
+        &mut self,
+        (now, from): (Timestamp, Option<usize>),
+        blocks: Box<dyn Iterator<Item = Result<FrameBlock, LaneError>>>,
+        output: &mut Output,
+        verdicts: &Verdicts,
+        aside: &mut SetAside,
+    ) -> Result<(), Stop> {
         let (records_max, bytes_max) = self.call_bounds(from.unwrap_or(0));
         let mut gathered = Vec::new();
         let (mut records, mut bytes) = (0, 0);
@@ -305,7 +364,39 @@ impl Transforms {
         if !gathered.is_empty() {
             self.call((now, from), &gathered, output, verdicts, aside)?;
         }
-        Ok(self.stages.iter_mut().map(Stage::end).collect())
+        Ok(())
+    }
+
+    /// Calls a stage with a timer, and gives what it made. One whose plugin has said `permanent` is left out.
+    fn tick(
+        &mut self,
+        now: Timestamp,
+        (index, batch): (usize, BatchNumber),
+        (epoch, seq): (Epoch, Seq),
+        verdicts: &Verdicts,
+    ) -> Result<FrameBuffer, Stop> {
+        let mut made = FrameBuffer::default();
+        if verdicts.whole.contains_key(&index) {
+            return Ok(made);
+        }
+        let drafts = self.stages[index].tick(now);
+        let drafts = drafts.map_err(|error| Stop::Call { stage: index, error, suspects: None })?;
+        let (mut path, mut headers) = (PathBuffer::default(), HeadersBuffer::default());
+        for (number, draft) in (0..).zip(&drafts) {
+            path.set(Path::default(), number);
+            headers.clear();
+            draft.headers.iter().for_each(|(name, value)| headers.push(name, value));
+            made.push(&RecordView {
+                epoch,
+                seq,
+                origin: Origin { tick: Some(batch.0), path: path.as_path(), repair: 0 },
+                time: draft.time.unwrap_or(now),
+                subject: &draft.subject,
+                headers: headers.as_headers(),
+                payload: &draft.payload,
+            });
+        }
+        Ok(made)
     }
 
     /// Whether to go on with the run.
@@ -344,15 +435,29 @@ impl Transforms {
         self.stage(first, now, &records, verdicts, aside, &mut |record| {
             if last == first { output.push(record) } else { push(&mut between, record) }
         })?;
-        for index in first + 1..=last {
-            let made = std::mem::take(&mut between);
-            let reader = FrameReader::new(made.bytes(), made.count(), Epoch::default(), Seq(1));
-            let records = reader.collect::<Result<Vec<_>, _>>()?;
+        self.pass_on(now, first + 1, between, output, verdicts, aside)
+    }
+
+    /// Takes what a stage made through the next one and those behind it; behind the last one it is output.
+    fn pass_on(
+        &mut self,
+        now: Timestamp,
+        next: usize,
+        mut made: FrameBuffer,
+        output: &mut Output,
+        verdicts: &Verdicts,
+        aside: &mut SetAside,
+    ) -> Result<(), Stop> {
+        let last = self.stages.len() - 1;
+        for index in next..=last {
+            let records = records_in(&made)?;
+            let mut between = FrameBuffer::default();
             self.stage(index, now, &records, verdicts, aside, &mut |record| {
                 if index == last { output.push(record) } else { push(&mut between, record) }
             })?;
+            made = between;
         }
-        Ok(())
+        Ok(records_in(&made)?.iter().try_for_each(|record| output.push(record))?)
     }
 
     /// Takes records through one stage, in calls within its bounds.
@@ -416,6 +521,10 @@ impl Transforms {
         });
         kept.copied().collect()
     }
+}
+
+fn records_in(frames: &FrameBuffer) -> Result<Vec<RecordView<'_>>, CodecError> {
+    FrameReader::new(frames.bytes(), frames.count(), Epoch::default(), Seq(1)).collect()
 }
 
 fn push(frames: &mut FrameBuffer, record: &RecordView<'_>) -> Result<(), LaneError> {

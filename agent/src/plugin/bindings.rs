@@ -4,7 +4,8 @@
 
 wasmtime::component::bindgen!({
     path: "../wit",
-    world: "transform-plugin",
+    // With the optional interfaces of transforms: what a component does not export is looked up only where it is needed.
+    world: "windowed-plugin",
     // Records are lowered from where they lie; a type that goes both ways gets two names.
     ownership: Borrowing { duplicate_if_necessary: true },
     imports: { default: trappable },

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use wasmtime::{Store, StoreContextMut, Trap, UpdateDeadline};
 
-use super::bindings::TransformPlugin;
-use super::bindings::exports::waystation::plugin::transform as wit;
+use super::bindings::exports::waystation::plugin::{ticks, transform as wit};
 use super::bindings::waystation::plugin::types;
 use super::engine::first_look_ticks;
 use super::error::{CallError, Fault, FaultKind};
@@ -17,10 +16,11 @@ use super::{Draft, Outcome, Plugin};
 use crate::clock::{Clock as _, Monotonic, SystemClock, Timestamp};
 use crate::limits::{
     HEADERS_BYTES_MAX, PLUGIN_INIT_MS_MAX, PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR,
-    RECORD_BYTES_MAX, SUBJECT_BYTES_MAX,
+    PLUGIN_TICK_RECORDS_MAX, RECORD_BYTES_MAX, SUBJECT_BYTES_MAX,
 };
 use crate::record::RecordView;
 use crate::record::batch::LanePlace;
+use crate::record::id::Seq;
 use crate::units::human_bytes;
 
 /// What an outcome counts beside the bytes it holds: the list that it comes in is host memory too.
@@ -30,7 +30,8 @@ const OUTCOME_BYTES: usize = 256;
 pub struct Instance {
     plugin: Plugin,
     store: Store<HostState>,
-    guest: TransformPlugin,
+    guest: wit::Guest,
+    ticks: Option<ticks::Guest>,
     dead: bool,
 }
 
@@ -49,7 +50,7 @@ impl Instance {
     ) -> Result<Self, CallError> {
         let inner = &plugin.inner;
         let mut store = Store::new(
-            inner.pre.engine(),
+            inner.linked.pre.engine(),
             HostState {
                 limiter: Limiter::new(inner.memory_max),
                 state,
@@ -70,10 +71,13 @@ impl Instance {
             pipeline: place.pipeline.as_str(),
             sink: place.sink.as_str(),
         };
-        let guest = inner.pre.instantiate(&mut store).and_then(|guest| {
-            let answer =
-                guest.waystation_plugin_transform().call_init(&mut store, &inner.config, place)?;
-            Ok((guest, answer))
+        let linked = &inner.linked;
+        let guest = linked.pre.instantiate(&mut store).and_then(|instance| {
+            let guest = linked.transform.load(&mut store, &instance)?;
+            let ticks = linked.ticks.as_ref();
+            let ticks = ticks.map(|ticks| ticks.load(&mut store, &instance)).transpose()?;
+            let answer = guest.call_init(&mut store, &inner.config, place)?;
+            Ok((guest, ticks, answer))
         });
         drop(running);
         let limits = CallLimits {
@@ -81,11 +85,11 @@ impl Instance {
             output_bytes: PLUGIN_OUTPUT_BYTES_MIN,
         };
         match guest {
-            Ok((guest, Ok(()))) => {
+            Ok((guest, ticks, Ok(()))) => {
                 store.data_mut().state_writable = true;
-                Ok(Self { plugin, store, guest, dead: false })
+                Ok(Self { plugin, store, guest, ticks, dead: false })
             }
-            Ok((_, Err(reason))) => {
+            Ok((_, _, Err(reason))) => {
                 Err(CallError::Fault(Fault::new(FaultKind::InitError, bounded_text(&reason))))
             }
             Err(error) => {
@@ -105,36 +109,14 @@ impl Instance {
         now: Timestamp,
         records: &[RecordView<'_>],
     ) -> Result<Vec<Outcome>, CallError> {
-        if self.dead {
-            let text = "this instance broke down in an earlier call";
-            return Err(CallError::Host(text.into()));
-        }
-        // Until the guest has answered well.
-        self.dead = true;
-        let inner = &self.plugin.inner;
         let input_bytes = records.iter().map(RecordView::size_bytes).sum();
-        let limits = CallLimits {
-            deadline_ms: inner.deadline.as_millis(),
-            output_bytes: output_bytes_max(input_bytes),
-        };
-        self.store.set_hostcall_fuel(limits.output_bytes + records.len() * OUTCOME_BYTES);
-        set_deadline(&mut self.store, inner.deadline);
+        let limits = self.begin(input_bytes, records.len())?;
         let (headers, ranges) = header_params(records);
         let params = record_params(records, &headers, &ranges);
-        let running = inner.ticker.run();
-        let answer =
-            self.guest.waystation_plugin_transform().call_process(&mut self.store, now.0, &params);
+        let running = self.plugin.inner.ticker.run();
+        let answer = self.guest.call_process(&mut self.store, now.0, &params);
         drop(running);
-        let outcomes = match answer.map_err(|error| CallError::Fault(classify(&error, limits)))? {
-            Ok(outcomes) => outcomes,
-            Err(error) => {
-                self.dead = false;
-                return Err(match error {
-                    wit::Error::Retryable(reason) => CallError::Retryable(bounded_text(&reason)),
-                    wit::Error::Permanent(reason) => CallError::Permanent(bounded_text(&reason)),
-                });
-            }
-        };
+        let outcomes = self.answered(answer, limits)?;
         if outcomes.len() != records.len() {
             let text = format!("{} outcomes for {} records", outcomes.len(), records.len());
             return Err(CallError::Fault(Fault::new(FaultKind::WrongCount, text)));
@@ -142,11 +124,70 @@ impl Instance {
         let outcomes = outcomes
             .into_iter()
             .zip(records)
-            .map(|(outcome, record)| outcome_of(outcome, record))
+            .map(|(outcome, record)| outcome_of(outcome, Of::Seq(record.seq)))
             .collect::<Result<_, _>>()
             .map_err(CallError::Fault)?;
         self.dead = false;
         Ok(outcomes)
+    }
+
+    /// Calls a guest with a timer between two batches, for the records that it has to give by itself.
+    ///
+    /// # Errors
+    /// As [`Self::process`].
+    pub fn tick(&mut self, now: Timestamp) -> Result<Vec<Draft>, CallError> {
+        let limits = self.begin(0, PLUGIN_TICK_RECORDS_MAX)?;
+        let Some(ticks) = &self.ticks else {
+            return Err(CallError::Host("the plugin has no timer".into()));
+        };
+        let running = self.plugin.inner.ticker.run();
+        let answer = ticks.call_tick(&mut self.store, now.0);
+        drop(running);
+        let drafts = self.answered(answer, limits)?;
+        if drafts.len() > PLUGIN_TICK_RECORDS_MAX {
+            let text = format!(
+                "{} records of one tick are over the limit of {PLUGIN_TICK_RECORDS_MAX}",
+                drafts.len()
+            );
+            return Err(CallError::Fault(Fault::new(FaultKind::Output, text)));
+        }
+        let drafts = drafts.into_iter().map(|draft| draft_of(draft, Of::Tick));
+        let drafts = drafts.collect::<Result<_, _>>().map_err(CallError::Fault)?;
+        self.dead = false;
+        Ok(drafts)
+    }
+
+    /// Sets the limits of a call. Until the guest has answered well the instance counts as broken.
+    fn begin(&mut self, input_bytes: usize, outcomes: usize) -> Result<CallLimits, CallError> {
+        if self.dead {
+            let text = "this instance broke down in an earlier call";
+            return Err(CallError::Host(text.into()));
+        }
+        self.dead = true;
+        let deadline = self.plugin.inner.deadline;
+        let limits = CallLimits {
+            deadline_ms: deadline.as_millis(),
+            output_bytes: output_bytes_max(input_bytes),
+        };
+        self.store.set_hostcall_fuel(limits.output_bytes + outcomes * OUTCOME_BYTES);
+        set_deadline(&mut self.store, deadline);
+        Ok(limits)
+    }
+
+    /// What the guest says of a whole call, which leaves it well, or how it broke down.
+    fn answered<T>(
+        &mut self,
+        answer: wasmtime::Result<Result<T, wit::Error>>,
+        limits: CallLimits,
+    ) -> Result<T, CallError> {
+        let answer = answer.map_err(|error| CallError::Fault(classify(&error, limits)))?;
+        answer.map_err(|error| {
+            self.dead = false;
+            match error {
+                wit::Error::Retryable(reason) => CallError::Retryable(bounded_text(&reason)),
+                wit::Error::Permanent(reason) => CallError::Permanent(bounded_text(&reason)),
+            }
+        })
     }
 
     /// Gives the instance the state of another batch, and back the one that it had.
@@ -233,45 +274,56 @@ fn record_params<'a>(
         .collect()
 }
 
-fn outcome_of(outcome: wit::Outcome, record: &RecordView<'_>) -> Result<Outcome, Fault> {
-    let over = |what: &str, bytes: usize, limit: usize| {
-        let (seq, bytes, limit) =
-            (record.seq, human_bytes(bytes as u64), human_bytes(limit as u64));
-        Fault::new(
-            FaultKind::Output,
-            format!("what it made of seq {seq} has {what} of {bytes}, over the limit of {limit}"),
-        )
-    };
-    let payload = |bytes: Vec<u8>| {
-        if bytes.len() > RECORD_BYTES_MAX {
-            return Err(over("a payload", bytes.len(), RECORD_BYTES_MAX));
+/// What something was made of, for the texts of faults.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    Seq(Seq),
+    Tick,
+}
+
+impl Of {
+    /// Checks a size of what was made.
+    fn within(self, what: &str, bytes: usize, limit: usize) -> Result<(), Fault> {
+        if bytes <= limit {
+            return Ok(());
         }
-        Ok(bytes)
-    };
-    let draft = |draft: wit::Draft| {
-        if draft.subject.len() > SUBJECT_BYTES_MAX {
-            return Err(over("a subject", draft.subject.len(), SUBJECT_BYTES_MAX));
-        }
-        let header_bytes =
-            |header: &types::HeaderResult| header.name.len() + header.value.len() + 6;
-        let headers_bytes = draft.headers.iter().map(header_bytes).sum();
-        if headers_bytes > HEADERS_BYTES_MAX {
-            return Err(over("headers", headers_bytes, HEADERS_BYTES_MAX));
-        }
-        Ok(Draft {
-            time: draft.time.map(Timestamp),
-            subject: draft.subject,
-            headers: draft.headers.into_iter().map(|header| (header.name, header.value)).collect(),
-            payload: payload(draft.payload)?,
-        })
-    };
+        let (bytes, limit) = (human_bytes(bytes as u64), human_bytes(limit as u64));
+        let of = match self {
+            Self::Seq(seq) => format!("what it made of seq {seq}"),
+            Self::Tick => "what its tick made".to_owned(),
+        };
+        let text = format!("{of} has {what} of {bytes}, over the limit of {limit}");
+        Err(Fault::new(FaultKind::Output, text))
+    }
+
+    fn payload(self, payload: Vec<u8>) -> Result<Vec<u8>, Fault> {
+        self.within("a payload", payload.len(), RECORD_BYTES_MAX)?;
+        Ok(payload)
+    }
+}
+
+fn draft_of(draft: wit::Draft, of: Of) -> Result<Draft, Fault> {
+    of.within("a subject", draft.subject.len(), SUBJECT_BYTES_MAX)?;
+    let header_bytes = |header: &types::HeaderResult| header.name.len() + header.value.len() + 6;
+    let headers_bytes = draft.headers.iter().map(header_bytes).sum();
+    of.within("headers", headers_bytes, HEADERS_BYTES_MAX)?;
+    Ok(Draft {
+        time: draft.time.map(Timestamp),
+        subject: draft.subject,
+        headers: draft.headers.into_iter().map(|header| (header.name, header.value)).collect(),
+        payload: of.payload(draft.payload)?,
+    })
+}
+
+fn outcome_of(outcome: wit::Outcome, of: Of) -> Result<Outcome, Fault> {
     Ok(match outcome {
         wit::Outcome::Keep => Outcome::Keep,
         wit::Outcome::Drop => Outcome::Drop,
-        wit::Outcome::Payload(bytes) => Outcome::Payload(payload(bytes)?),
-        wit::Outcome::Replace(one) => Outcome::Replace(draft(one)?),
+        wit::Outcome::Payload(bytes) => Outcome::Payload(of.payload(bytes)?),
+        wit::Outcome::Replace(one) => Outcome::Replace(draft_of(one, of)?),
         wit::Outcome::Split(parts) => {
-            Outcome::Split(parts.into_iter().map(draft).collect::<Result<_, _>>()?)
+            let drafts = parts.into_iter().map(|draft| draft_of(draft, of));
+            Outcome::Split(drafts.collect::<Result<_, _>>()?)
         }
         wit::Outcome::Reject(reason) => Outcome::Reject(bounded_text(&reason)),
     })

@@ -38,6 +38,8 @@ pub struct TransformConfig {
     pub plugin: PathBuf,
     /// `sha256`: the digest that the file must have; default none.
     pub sha256: Option<[u8; 32]>,
+    /// `tick`: time between two calls of a plugin with a timer, between batches; default none, 100 ms to 24 h.
+    pub tick: Option<Duration>,
     /// `config`: handed to the plugin as JSON text; default `{}`.
     pub config: String,
     /// `memory_max`: linear memory of an instance; default `"64MiB"`, 1 MiB to 4 GiB.
@@ -56,13 +58,13 @@ pub struct TransformConfig {
 
 const MEMORY: (ByteSize, ByteSize) = (ByteSize(1 << 20), ByteSize(4 << 30));
 const DEADLINE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_mins(10));
+const TICK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_hours(24));
 const CALL_BYTES: (ByteSize, ByteSize) = (ByteSize(1), ByteSize(64 << 20));
 
 impl TransformConfig {
     /// Reads `[transforms.ID]`. `None` when something is missing, which was reported.
     #[must_use]
     pub fn read(id: Option<TransformId>, table: &Table<'_>) -> Option<Self> {
-        table.later(&["tick"]);
         let plugin = table.file_path("plugin", "The WebAssembly component.").required();
         let sha256 = table
             .parsed("sha256", "The digest that the file must have.", "64 hex digits", |text| {
@@ -71,6 +73,10 @@ impl TransformConfig {
                         .hint("`sha256sum FILE` prints them")
                 })
             })
+            .optional();
+        let tick = table
+            .duration("tick", "Time between two calls of a plugin with a timer, between batches.")
+            .within(TICK.0..=TICK.1)
             .optional();
         let config = table.json("config", "Handed to the plugin as JSON.").or("{}".to_owned());
         let memory_max = table
@@ -107,6 +113,7 @@ impl TransformConfig {
             id: id?,
             plugin: plugin?,
             sha256: sha256.map(|digest| digest.0),
+            tick,
             config,
             memory_max,
             deadline,

@@ -67,6 +67,19 @@ pub(super) const TRANSFORM: Interface = Interface {
     ],
 };
 
+/// What a transform with a timer exports beside that.
+pub(super) const TICKS: Interface = Interface {
+    name: "ticks",
+    functions: &[(
+        "tick",
+        concat!(
+            "func(now: s64) -> result<ok: list<",
+            draft!(),
+            ">, err: variant<retryable: string, permanent: string>>"
+        ),
+    )],
+};
+
 /// What a transform may import.
 pub(super) const IMPORTS: &[Interface] = &[
     Interface { name: "types", functions: &[] },

@@ -12,6 +12,7 @@ use wasmparser::component_types::{
 use wasmparser::types::TypesRef;
 use wasmparser::{Encoding, Parser, Payload, Validator};
 
+use super::config::TransformConfig;
 use super::contract::{self, Interface, VERSION};
 use super::engine::FEATURES;
 use crate::limits::PLUGIN_BYTES_MAX;
@@ -30,6 +31,23 @@ pub struct Inspection {
     pub imports: Vec<String>,
     /// The interfaces that it exports.
     pub exports: Vec<String>,
+}
+
+impl Inspection {
+    /// Whether it is a transform that can be called between batches.
+    #[must_use]
+    pub fn has_ticks(&self) -> bool {
+        self.exports.contains(&contract::TICKS.full_name())
+    }
+
+    /// What hardly means what it says in a transform's config.
+    #[must_use]
+    pub fn warnings(&self, config: &TransformConfig) -> Vec<String> {
+        let forgotten = self.has_ticks() && config.tick.is_none();
+        let warning =
+            "it has a timer, and nothing calls it; set tick = \"10s\" or another time in its table";
+        forgotten.then(|| warning.to_owned()).into_iter().collect()
+    }
 }
 
 /// Inspects the file of a transform.
@@ -134,7 +152,10 @@ fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), wasmparser::Bin
 }
 
 fn check_exports(types: TypesRef<'_>, exports: &[String], problems: &mut Vec<String>) {
-    let transform = &contract::TRANSFORM;
+    let (transform, ticks) = (&contract::TRANSFORM, &contract::TICKS);
+    if exports.contains(&ticks.full_name()) {
+        check_functions(types, ticks, true, problems);
+    }
     if exports.contains(&transform.full_name()) {
         check_functions(types, transform, true, problems);
     } else if let Some(other) = exports.iter().find(|name| contract::is(name, "transform")) {

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::Engine;
-use wasmtime::component::{Component, HasSelf, Linker};
+use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 
 use crate::clock::{SharedClock, Timestamp};
 use crate::record::batch::LanePlace;
@@ -45,7 +45,8 @@ pub use error::{CallError, Fault, FaultKind, PluginError};
 pub use inspect::{Inspection, inspect};
 pub use state::{State, StateDelta, StateError, StateView};
 
-use bindings::{TransformPlugin, TransformPluginPre};
+use bindings::WindowedPlugin;
+use bindings::exports::waystation::plugin::{ticks, transform};
 use compiled::CompiledStore;
 use config::TransformConfig;
 use engine::{Ticker, TickerSlot};
@@ -77,7 +78,7 @@ pub enum Outcome {
 /// A record that a plugin made. Within the bounds of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Draft {
-    /// `None`: the time of the record that it was made from.
+    /// `None`: the time of the record that it was made from, or of the tick.
     pub time: Option<Timestamp>,
     /// Routing string.
     pub subject: String,
@@ -136,7 +137,7 @@ impl PluginHost {
     pub fn new(options: HostOptions) -> Result<Self, PluginError> {
         let engine = engine::engine()?;
         let mut linker = Linker::new(&engine);
-        TransformPlugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)
+        WindowedPlugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)
             .map_err(PluginError::engine)?;
         let clock = Arc::clone(&options.clock);
         let store = CompiledStore::open(options, &engine)?;
@@ -165,15 +166,18 @@ impl PluginHost {
         } else {
             self.compiled_by_child(path, &bytes, digest)?
         };
-        let pre = self.linker.instantiate_pre(&component).and_then(TransformPluginPre::new);
-        let pre = pre.map_err(|error| match inspect::inspect_bytes(&bytes) {
+        let linked = self.linker.instantiate_pre(&component).and_then(Linked::new);
+        let linked = linked.map_err(|error| match inspect::inspect_bytes(&bytes) {
             Err(problems) => PluginError::Unfit { path: path.clone(), problems },
             Ok(_) => PluginError::unfit(path, format!("{error:#}")),
         })?;
+        if config.tick.is_some() && linked.ticks.is_none() {
+            return Err(PluginError::unfit(path, TICK_WITHOUT_TIMER));
+        }
         let inner = PluginInner {
             id: config.id.clone(),
             digest,
-            pre,
+            linked,
             config: config.config.clone(),
             memory_max: config.memory_max,
             deadline: config.deadline,
@@ -233,12 +237,28 @@ pub struct Plugin {
 struct PluginInner {
     id: TransformId,
     digest: [u8; 32],
-    pre: TransformPluginPre<HostState>,
+    linked: Linked,
     config: String,
     memory_max: ByteSize,
     deadline: Duration,
     ticker: Arc<Ticker>,
     log: Arc<LogGate>,
+}
+
+/// A component with what it imports, and where in it the calls are.
+struct Linked {
+    pre: InstancePre<HostState>,
+    transform: transform::GuestIndices,
+    /// Where it has a timer.
+    ticks: Option<ticks::GuestIndices>,
+}
+
+impl Linked {
+    fn new(pre: InstancePre<HostState>) -> wasmtime::Result<Self> {
+        let transform = transform::GuestIndices::new(&pre)?;
+        let ticks = ticks::GuestIndices::new(&pre).ok();
+        Ok(Self { pre, transform, ticks })
+    }
 }
 
 impl fmt::Debug for Plugin {
@@ -305,6 +325,11 @@ pub fn check(config: &TransformConfig) -> Result<Inspection, Vec<String>> {
         Ok(inspection) if inspection.compiled && config.sha256.is_none() => {
             problems.push(COMPILED_WITHOUT_PIN.to_owned());
         }
+        Ok(inspection)
+            if config.tick.is_some() && !inspection.compiled && !inspection.has_ticks() =>
+        {
+            problems.push(TICK_WITHOUT_TIMER.to_owned());
+        }
         Ok(inspection) if problems.is_empty() => return Ok(inspection),
         Ok(_) => {}
         Err(more) => problems.extend(more),
@@ -312,6 +337,7 @@ pub fn check(config: &TransformConfig) -> Result<Inspection, Vec<String>> {
     Err(problems)
 }
 
+const TICK_WITHOUT_TIMER: &str = "it has no timer (it does not export the interface ticks), so `tick` has nothing to call; remove the key, or build the plugin for the world windowed-plugin";
 const COMPILED_WITHOUT_PIN: &str = "it is compiled already, and such a file is run only with a sha256 that pins it; `waystation plugin compile` prints the digest";
 
 /// A digest as people write it.

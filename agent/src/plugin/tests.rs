@@ -113,6 +113,7 @@ fn settings(plugin: PathBuf) -> TransformConfig {
         id: "guest".parse().unwrap(),
         plugin,
         sha256: None,
+        tick: None,
         config: "{}".to_owned(),
         memory_max: ByteSize(64 << 20),
         deadline: Duration::from_secs(1),

@@ -113,7 +113,7 @@ async fn warn_of_renames(face: &Face, loaded: &Arc<Loaded>) {
         let copy = crate::config::adopted::kept(&loaded.config.agent.data_dir);
         // Secrets that were in the environment then are not needed to know what is the same.
         let set = |_: &str| Some("set".to_owned());
-        let old = copy.and_then(|copy| copy.load(&set, &|_| Ok(())).ok());
+        let old = copy.and_then(|copy| copy.load(&set, &|_| Ok(Vec::new())).ok());
         crate::config::warn_of_renames(&mut loaded, old.as_ref().map(|old| &old.config), &lanes);
         loaded.warnings.list().get(before..).unwrap_or_default().to_vec()
     };

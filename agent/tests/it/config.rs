@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use waystation::cli::config::show;
 use waystation::config::{Loaded, describe, load};
+use waystation::plugin::config::TransformConfig;
 use waystation::settings::{Problems, Severity};
 
 const CANARY: &str = "CANARY";
@@ -19,11 +20,11 @@ fn environment(name: &str) -> Option<String> {
     }
 }
 
-fn inspect(path: &Path) -> Result<(), Vec<String>> {
-    if path.ends_with("core.wasm") {
+fn inspect(transform: &TransformConfig) -> Result<Vec<String>, Vec<String>> {
+    if transform.plugin.ends_with("core.wasm") {
         return Err(vec!["this is a core module".to_owned(), "and something else".to_owned()]);
     }
-    Ok(())
+    Ok(Vec::new())
 }
 
 fn read(path: &Path) -> Result<Loaded, Problems> {

@@ -120,7 +120,8 @@ fn two_lanes() -> String {
         paths = ["{{dir}}/in/*"]
         [transforms.keep]
         plugin = "{}"
-        config = {{ do = "drop", on = "nothing has this" }}
+        tick = "100ms"
+        config = {{ do = "drop", on = "nothing has this", tick = "store" }}
         [sinks.plain]
         type = "file"
         root = "{{dir}}/plain"

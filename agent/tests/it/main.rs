@@ -58,5 +58,7 @@ mod shipped_plugins;
 mod stop;
 /// An agent process, a nats-server, input and output.
 mod support;
+/// Transforms with a timer.
+mod ticks;
 /// What clippy cannot see: import order, file length, leftovers, examples that parse.
 mod tidy;

@@ -1,13 +1,13 @@
 //! A transform that behaves as its config says, well or badly, for the tests of the plugin host.
 //!
 //! `{"do": WHAT, "on": TEXT}` does it for every record, or only for those whose payload contains the text; the others are
-//! kept. `{"trap_on": TEXT}` is short for `{"do": "trap", "on": TEXT}`.
+//! kept. `{"trap_on": TEXT}` is short for `{"do": "trap", "on": TEXT}`. `{"tick": WHAT}` does it at each tick.
 
 use std::hint::black_box;
 
 use serde::Deserialize;
 use waystation_plugin::{
-    Draft, Error, Header, Outcome, Place, Record, Transform, export_transform, log, state,
+    Draft, Error, Header, Outcome, Place, Record, Ticks, Transform, export_windowed, log, state,
 };
 
 #[derive(Deserialize, Default)]
@@ -16,6 +16,7 @@ struct Config {
     r#do: Do,
     on: Option<String>,
     trap_on: Option<String>,
+    tick: Tick,
     /// How many lines, bytes, parts or entries, where that makes sense.
     size: Option<usize>,
 }
@@ -57,6 +58,26 @@ enum Do {
     InitSpin,
     InitState,
     InitDelete,
+}
+
+/// At a tick.
+#[derive(Deserialize, Default, Clone, Copy, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Tick {
+    /// Nothing comes out, and nothing changes.
+    #[default]
+    Nothing,
+    /// `size` records that carry the number of the tick, which is counted under "ticks", and their own.
+    Emit,
+    /// The same at the first tick, and nothing at the others.
+    Once,
+    /// The ticks are counted, and nothing comes out.
+    Store,
+    Trap,
+    Spin,
+    Retryable,
+    /// Counts the tick, and then fails for good.
+    Permanent,
 }
 
 struct Guest {
@@ -134,7 +155,39 @@ impl Transform for Guest {
     }
 }
 
+impl Ticks for Guest {
+    fn tick(&mut self, _now: i64) -> Result<Vec<Draft>, Error> {
+        let size = self.config.size.unwrap_or(2);
+        match self.config.tick {
+            Tick::Nothing => return Ok(Vec::new()),
+            Tick::Trap => panic!("planted"),
+            Tick::Spin => spin(),
+            Tick::Retryable => return Err(Error::Retryable("come back later".to_owned())),
+            Tick::Emit | Tick::Once | Tick::Store | Tick::Permanent => {}
+        }
+        let ticks = number("ticks") + 1;
+        if self.config.tick == Tick::Once && ticks > 1 {
+            return Ok(Vec::new());
+        }
+        state::set("ticks", ticks.to_string().as_bytes()).map_err(Error::Permanent)?;
+        match self.config.tick {
+            Tick::Store => Ok(Vec::new()),
+            Tick::Permanent => Err(Error::Permanent("never again".to_owned())),
+            _ => Ok((0..size).map(|part| self.made(ticks, part)).collect()),
+        }
+    }
+}
+
 impl Guest {
+    fn made(&self, ticks: u64, part: usize) -> Draft {
+        Draft {
+            time: None,
+            subject: "ticks".to_owned(),
+            headers: Vec::new(),
+            payload: format!("tick {ticks}.{part}").into_bytes(),
+        }
+    }
+
     fn draft(&self, record: &Record, part: usize) -> Draft {
         let mut headers = record.headers.clone();
         headers.push(Header { name: "sink".to_owned(), value: self.place.sink.clone() });
@@ -148,9 +201,7 @@ impl Guest {
 }
 
 fn count(record: &Record) -> Outcome {
-    let seen: u64 = state::get("seen")
-        .and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok())
-        .unwrap_or(0);
+    let seen = number("seen");
     let stored = state::set("seen", (seen + 1).to_string().as_bytes())
         .and_then(|()| state::set(&format!("record/{:03}", record.seq), &record.payload));
     state::delete("gone");
@@ -161,6 +212,11 @@ fn count(record: &Record) -> Outcome {
         }
         Err(reason) => Outcome::Reject(reason),
     }
+}
+
+/// A number in the state.
+fn number(key: &str) -> u64 {
+    state::get(key).and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok()).unwrap_or(0)
 }
 
 fn spin() -> ! {
@@ -181,4 +237,4 @@ fn recurse(depth: u64) -> u64 {
     if black_box(depth) == u64::MAX { 0 } else { 1 + recurse(black_box(depth.wrapping_add(2))) }
 }
 
-export_transform!(Guest);
+export_windowed!(Guest);

@@ -78,7 +78,8 @@ fn warn_of_renames(loaded: &mut config::Loaded) {
         Some(config::KnownLane { id, name: lane.name, queued: lane.queued })
     });
     let old = config::adopted::kept(&directory);
-    let old = old.and_then(|copy| copy.load(&config::process_environment, &|_| Ok(())).ok());
+    let old =
+        old.and_then(|copy| copy.load(&config::process_environment, &|_| Ok(Vec::new())).ok());
     config::warn_of_renames(
         loaded,
         old.as_ref().map(|old| &old.config),

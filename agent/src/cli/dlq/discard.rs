@@ -240,7 +240,7 @@ fn settings(args: &Args) -> anyhow::Result<Option<(JournalConfig, Option<AgentId
     }
     let path = args.place.config.as_deref().unwrap_or(Path::new(PATH_DEFAULT));
     // What a plugin's file is like does not matter here.
-    match config::load(path, &config::process_environment, &|_| Ok(())) {
+    match config::load(path, &config::process_environment, &|_| Ok(Vec::new())) {
         Ok(loaded) => Ok(Some((loaded.config.journal, loaded.config.agent.id))),
         Err(problems) => {
             print_problems(&problems, args.json)?;

@@ -185,7 +185,7 @@ fn look(how: &HowArgs) -> anyhow::Result<Option<Sight>> {
     }
     let path = how.place.config.as_deref().unwrap_or(Path::new(PATH_DEFAULT));
     // What a plugin's file is like does not matter here.
-    let loaded = match config::load(path, &config::process_environment, &|_| Ok(())) {
+    let loaded = match config::load(path, &config::process_environment, &|_| Ok(Vec::new())) {
         Ok(loaded) => loaded,
         Err(problems) => {
             print_problems(&problems, how.json)?;

@@ -113,7 +113,7 @@ const SMALL_TABLES: [SmallTable; 12] = [
     },
     SmallTable {
         name: "dead_letters",
-        columns: 23,
+        columns: 24,
         columns_least: 21,
         is_row: |row| {
             matches!(row, [Value::Integer(1..), Value::Text(_), Value::Text(_), ..])

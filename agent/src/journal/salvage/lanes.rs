@@ -41,7 +41,7 @@ impl Lane {
     }
 }
 
-/// A batch's row.
+/// A batch's row. What a tick made covers no record: its last seq is in front of its first one.
 struct Batch {
     number: u64,
     suffix: String,
@@ -54,6 +54,22 @@ struct Batch {
     sha256: Vec<u8>,
     first_record: u64,
     replay: bool,
+}
+
+impl Batch {
+    fn is_of_tick(&self) -> bool {
+        self.first > self.last
+    }
+
+    /// Whether its records were delivered when those up to `acked` were. What a tick made behind those may have been or not.
+    fn is_behind(&self, acked: u64) -> bool {
+        if self.is_of_tick() { self.last < acked } else { self.last <= acked }
+    }
+
+    /// What is lost with it: the records that it was made of, or those that a tick made.
+    fn records_lost(&self) -> u64 {
+        if self.is_of_tick() { self.records } else { self.inputs }
+    }
 }
 
 pub(super) fn mend_lanes(
@@ -201,8 +217,8 @@ fn drop_impossible(building: &Building) -> Result<(), JournalError> {
         building.execute("DELETE FROM lanes WHERE number = ?1", [number])?;
     }
     building.execute(
-        "DELETE FROM batches WHERE lane NOT IN (SELECT number FROM lanes) OR first_seq < 1
-            OR last_seq < first_seq OR parts < 0 OR parts > ?1 OR records < 1 OR inputs < 0
+        "DELETE FROM batches WHERE lane NOT IN (SELECT number FROM lanes) OR first_seq < 1 - replay
+            OR last_seq < first_seq - 1 OR parts < 0 OR parts > ?1 OR records < 1 OR inputs < 0
             OR inputs > last_seq + 1 - first_seq OR number >= 1 << 36 OR sealed_at IS NULL",
         [BATCH_PARTS_MAX.cast_signed()],
     )?;
@@ -345,7 +361,7 @@ fn mend_lane(
         // Pages may hold batches that were acked long ago.
         let acked = marks.acked.get(&lane.name).copied().unwrap_or(0);
         let is_old =
-            |batch: &mut Batch| batch.last <= acked || is_found && batch.last > lane.sealed;
+            |batch: &mut Batch| batch.is_behind(acked) || is_found && batch.last > lane.sealed;
         for old in batches.extract_if(.., is_old) {
             delete_batch(building, lane, &old)?;
         }
@@ -359,18 +375,25 @@ fn mend_lane(
         let oldest = stream.ranges.first().map_or(lane.sealed, |range| range.0 - 1);
         let acked = marks.acked.get(&lane.name).copied().unwrap_or(oldest);
         let again = acked.clamp(lane.start, lane.sealed);
-        return cut_again(building, lane, &batches, again + 1, report);
+        let mut ticks = TickBatches { building, stream, decoder: &mut decoder, report, now };
+        return cut_again(&mut ticks, lane, &batches, again + 1);
     }
     for (index, batch) in batches.iter().enumerate() {
         if proves_itself(building, &mut decoder, stream, lane, batch)? {
             continue;
         }
         report.damaged_batches.insert((lane.number, batch.number));
+        if batch.is_of_tick() {
+            // Nothing makes it again: the state that it was made of is gone.
+            lose(building, stream, lane, batch, report, now)?;
+            continue;
+        }
         let later = &batches[index..];
         // Records that are all there are sealed anew; a range that lost a chunk, around the gap.
         let is_range = later.iter().all(|batch| batch.parts == 0);
         if is_range || stream.holds(batch.first, lane.sealed) {
-            return cut_again(building, lane, later, batch.first, report);
+            let mut ticks = TickBatches { building, stream, decoder: &mut decoder, report, now };
+            return cut_again(&mut ticks, lane, later, batch.first);
         }
         lose(building, stream, lane, batch, report, now)?;
     }
@@ -434,17 +457,44 @@ fn add(hash: &mut ContentHash, records: &mut u64, block: &FrameBlock, range: (u6
     true
 }
 
+/// What is needed for batches that ticks made, where the lane that they stand in is taken back.
+struct TickBatches<'a> {
+    building: &'a Building,
+    stream: &'a Stream,
+    decoder: &'a mut Decoder,
+    report: &'a mut SalvageReport,
+    now: Timestamp,
+}
+
+impl TickBatches<'_> {
+    /// Nothing makes such a batch again: where it proves itself it stays, at the place that its lane is taken back to.
+    fn take_back(&mut self, lane: &Lane, batch: &Batch, first: u64) -> Result<(), JournalError> {
+        let Self { building, stream, decoder, report, now } = self;
+        if !proves_itself(building, decoder, stream, lane, batch)? {
+            return lose(building, stream, lane, batch, report, *now);
+        }
+        let place = "UPDATE batches SET first_seq = ?4, last_seq = ?4 - 1
+                     WHERE lane = ?1 AND number = ?2 AND suffix = ?3";
+        let key = (lane.number, batch.number.cast_signed(), &batch.suffix, first.cast_signed());
+        building.execute(place, key).map(drop)
+    }
+}
+
 /// Takes a lane back to before `first`: its batches from there on are sealed anew.
 fn cut_again(
-    building: &Building,
+    ticks: &mut TickBatches<'_>,
     lane: &mut Lane,
     batches: &[Batch],
     first: u64,
-    report: &mut SalvageReport,
 ) -> Result<(), JournalError> {
-    let again: Vec<_> = batches.iter().filter(|batch| batch.last >= first).collect();
+    let building = ticks.building;
+    let (of_ticks, again): (Vec<_>, Vec<_>) =
+        batches.iter().filter(|batch| batch.last >= first).partition(|batch| batch.is_of_tick());
     // A batch that begins earlier goes back to its beginning.
     let first = again.iter().map(|batch| batch.first).fold(first, u64::min).max(lane.start + 1);
+    for batch in of_ticks {
+        ticks.take_back(lane, batch, first)?;
+    }
     for batch in again {
         // What it had set aside or left out is decided anew. A letter that was replayed since, or whose record was replaced,
         // is more than that run has made of it, and stays.
@@ -472,7 +522,8 @@ fn cut_again(
         delete_batch(building, lane, batch)?;
     }
     if first <= lane.sealed {
-        report.cut_again.push(LaneRange { lane: lane.name.clone(), first, last: lane.sealed });
+        let range = LaneRange { lane: lane.name.clone(), first, last: lane.sealed };
+        ticks.report.cut_again.push(range);
         lane.sealed = first - 1;
     }
     Ok(())
@@ -546,7 +597,7 @@ fn lose(
         lane: Some(lane.name.clone()),
         first: batch.first,
         last: batch.last,
-        records: batch.inputs,
+        records: batch.records_lost(),
     });
     Ok(())
 }

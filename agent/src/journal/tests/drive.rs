@@ -8,7 +8,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::super::*;
-use super::model::{LaneModel, LetterModel, Model, Print, View, batch, print, spec};
+use super::model::{
+    LaneModel, LetterModel, Model, Print, View, apply_changes, batch, letter, letter_model,
+    letter_record, print, spec,
+};
 use super::options;
 use crate::clock::{ManualClock, Timestamp};
 use crate::record::Headers;
@@ -44,6 +47,12 @@ pub(super) enum Operation {
         eighths: u64,
         output: Output,
         dead: u64,
+        changes: Vec<(u8, Option<u8>)>,
+    },
+    Tick {
+        lane: u8,
+        records: u8,
+        dead: u8,
         changes: Vec<(u8, Option<u8>)>,
     },
     Ack {
@@ -112,17 +121,30 @@ pub(super) fn operation(restarts: bool) -> impl Strategy<Value = Operation> {
             .prop_map(|(source, sink, now)| Operation::OpenLane { source, sink, now }),
         2 => (any::<u8>(), 1..3_000usize)
             .prop_map(|(lane, size)| Operation::LoosePart { lane, size }),
-        14 => (any::<u8>(), 1..9u64, output, 0..3u64, changes).prop_map(
-            |(lane, eighths, output, dead, changes)| {
-                Operation::Seal { lane, eighths, output, dead, changes }
-            }
-        ),
+        18 => sealing(output, changes),
         10 => any::<u8>().prop_map(|lane| Operation::Ack { lane }),
         // Together one option: a union of more than ten takes no weight of nothing.
         16 => outcome(),
         2 * restart => Just(Operation::Reopen),
         2 * restart => Just(Operation::Crash),
         1 => (-100_000..100_000i64).prop_map(|seconds| Operation::Clock { seconds }),
+    ]
+}
+
+/// What seals a batch: some of what waits, or a tick.
+fn sealing(
+    output: impl Strategy<Value = Output>,
+    changes: impl Strategy<Value = Vec<(u8, Option<u8>)>> + Clone,
+) -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        14 => (any::<u8>(), 1..9u64, output, 0..3u64, changes.clone()).prop_map(
+            |(lane, eighths, output, dead, changes)| {
+                Operation::Seal { lane, eighths, output, dead, changes }
+            }
+        ),
+        4 => (any::<u8>(), 0..4u8, 0..2u8, changes).prop_map(|(lane, records, dead, changes)| {
+            Operation::Tick { lane, records, dead, changes }
+        }),
     ]
 }
 
@@ -299,6 +321,10 @@ impl Driver {
                 // A lane works on what is durable only; seals may overtake appends on their way.
                 self.settle().await?;
                 self.seal(*lane, *eighths, *output, *dead, changes).await
+            }
+            Operation::Tick { lane, records, dead, changes } => {
+                self.settle().await?;
+                self.tick(*lane, *records, *dead, changes).await
             }
             Operation::Ack { lane } => self.ack(*lane).await,
             Operation::Cut { lane, at } => self.cut(*lane, *at).await,
@@ -525,16 +551,7 @@ impl Driver {
             letters.push(letter(seq, identity, payload));
         }
         let lane = model.lanes.get_mut(&key).unwrap();
-        let mut state = Vec::new();
-        for (number, value) in changes {
-            let change = StateChange {
-                component: format!("c{}", number % 2),
-                key: format!("k{number}"),
-                value: value.map(|value| vec![value; 40]),
-            };
-            apply_change(&mut lane.state, &change);
-            state.push(change);
-        }
+        let state = apply_changes(&mut lane.state, changes);
         lane.sealed = last;
         lane.next_batch += 1;
         lane.totals.dropped += dropped;
@@ -545,6 +562,49 @@ impl Driver {
         let step = self.step(model);
         let seal =
             Seal { batch: stored, dropped, not_taken: 0, dead_lettered: dead, letters, state };
+        let pending = self.lanes[&key].seal(seal).await?;
+        self.waiting.push_back((step, Waiting::Seal(pending)));
+        self.settle().await
+    }
+
+    /// Seals what a tick made: nothing of the stream.
+    async fn tick(
+        &mut self,
+        lane: u8,
+        records: u8,
+        dead: u8,
+        changes: &[(u8, Option<u8>)],
+    ) -> Result<(), Failed> {
+        let Some(key) = self.lane(lane).await? else { return Ok(()) };
+        let before = self.model().lanes[&key].clone();
+        let (number, sealed) = (before.next_batch, before.sealed);
+        let mut stored = batch(number, sealed + 1, sealed);
+        let mut content = Vec::new();
+        if records > 0 {
+            let payloads: Vec<_> = (0..records).map(|n| self.payload(usize::from(n))).collect();
+            content = self.store_parts(&key, number, sealed + 1, &[payloads]).await?;
+            (stored.parts, stored.records) = (1, u64::from(records));
+        }
+        let mut model = self.model().clone();
+        let mut letters = Vec::new();
+        for n in 0..dead {
+            let payload = self.payload(2);
+            let name = format!("{}/t{number}.{n}.{}", key.1, self.payloads);
+            let of = letter_model(Some(&key), "clean", Some(sealed), &name, &payload);
+            model.letters.push(LetterModel { is_of_tick: true, ..of });
+            let mut letter = letter(sealed, name, payload);
+            letter.record.is_of_tick = true;
+            letters.push(letter);
+        }
+        let lane = model.lanes.get_mut(&key).unwrap();
+        let state = apply_changes(&mut lane.state, changes);
+        lane.next_batch += 1;
+        if records > 0 {
+            lane.unacked.push((stored.clone(), content, 0));
+        }
+        let step = self.step(model);
+        let seal =
+            Seal { batch: stored, dropped: 0, not_taken: 0, dead_lettered: 0, letters, state };
         let pending = self.lanes[&key].seal(seal).await?;
         self.waiting.push_back((step, Waiting::Seal(pending)));
         self.settle().await
@@ -597,11 +657,13 @@ impl Driver {
             let payload = self.payload(2);
             let record = format!("{}/{seq}.{}", key.1, self.payloads);
             let mut letter = letter_model(Some(&key), &key.1, Some(seq), &record, &payload);
+            letter.is_of_tick = batch.is_of_tick();
             // One that was counted before, and of which no letter is left, was given up for good.
             let counted = batch.variant.counted.contains(&Seq(seq));
             letter.stays = model.stays(&letter).unwrap_or(counted);
             model.letters.push(letter);
-            letters.push(letter_record(seq, record, payload));
+            let is_of_tick = batch.is_of_tick();
+            letters.push(LetterRecord { is_of_tick, ..letter_record(seq, record, payload) });
         }
         let step = self.step(model);
         let (class, at) = (LetterClass::Rejected, Timestamp(3));
@@ -636,11 +698,7 @@ impl Driver {
         }
         let gone = model.letters.remove(at);
         let siblings = model.letters.iter_mut();
-        siblings
-            .filter(|letter| {
-                letter.lane.is_some() && (&letter.lane, letter.seq) == (&gone.lane, gone.seq)
-            })
-            .for_each(|letter| letter.stays = true);
+        siblings.filter(|letter| letter.shares_input(&gone)).for_each(|letter| letter.stays = true);
         let step = self.step(model);
         let discarded = self.journal.as_ref().unwrap().discard_letters(ids, None).await?;
         assert_eq!((discarded.discarded, discarded.left), (1, Vec::new()));
@@ -673,61 +731,5 @@ impl Driver {
         self.directories.push(copy);
         self.open()?;
         self.compare().await
-    }
-}
-
-pub(super) fn letter_model(
-    lane: Option<&(String, String)>,
-    stage: &str,
-    seq: Option<u64>,
-    name: &str,
-    payload: &[u8],
-) -> LetterModel {
-    LetterModel {
-        lane: lane.cloned(),
-        stage: stage.to_owned(),
-        seq: seq.map(u64::cast_signed),
-        name: name.to_owned(),
-        payload: payload.to_vec(),
-        under_way: None,
-        stays: false,
-    }
-}
-
-pub(super) fn letter(seq: u64, identity: String, payload: Vec<u8>) -> StageLetter {
-    StageLetter {
-        stage: "clean".to_owned(),
-        plugin_sha256: [3; 32],
-        class: "rejected",
-        record: letter_record(seq, identity, payload),
-    }
-}
-
-pub(super) fn letter_record(seq: u64, identity: String, payload: Vec<u8>) -> LetterRecord {
-    LetterRecord {
-        reason: "no".to_owned(),
-        identity,
-        seq: Seq(seq),
-        time: Timestamp(2),
-        subject: "sub".to_owned(),
-        headers: Vec::new(),
-        payload,
-    }
-}
-
-fn apply_change(state: &mut PluginState, change: &StateChange) {
-    let StateChange { component, key, value } = change;
-    match value {
-        Some(value) => {
-            state.entry(component.clone()).or_default().insert(key.clone(), value.clone());
-        }
-        None => {
-            if let Some(keys) = state.get_mut(component) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    state.remove(component);
-                }
-            }
-        }
     }
 }

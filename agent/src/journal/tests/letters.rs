@@ -1,6 +1,6 @@
 //! The store of dead letters: its limit, who waits for room in it, and that discarding makes some without a restart.
 
-use super::drive::letter_record;
+use super::model::letter_record;
 use super::*;
 use crate::journal::config::{LettersConfig, LettersOnFull, OnFull};
 use crate::limits::LETTERS_BYTES_MIN;
@@ -113,7 +113,7 @@ async fn who_waits_for_room_still_does_when_a_commit_fails_that_had_some() {
     let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
     let _waiting = appender.submit(with_letter(30_000)).await.unwrap();
     super::full::snapshot_when(&journal, "a full store", |s| s.letters.full.is_some()).await;
-    let letter = super::drive::letter(1, "gw/s/p/k/x/1".to_owned(), vec![b'y'; 10]);
+    let letter = super::model::letter(1, "gw/s/p/k/x/1".to_owned(), vec![b'y'; 10]);
     let mut seal = range_batch(&opened, 1, 1);
     (seal.batch.records, seal.dead_lettered, seal.letters) = (0, 1, vec![letter]);
     let error = lane.seal(seal).await.unwrap().durable().await.unwrap_err();

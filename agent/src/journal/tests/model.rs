@@ -62,6 +62,7 @@ pub(super) struct LetterModel {
     pub(super) lane: Option<(String, String)>,
     pub(super) stage: String,
     pub(super) seq: Option<i64>,
+    pub(super) is_of_tick: bool,
     /// Place or record identity.
     pub(super) name: String,
     pub(super) payload: Vec<u8>,
@@ -103,6 +104,7 @@ impl LaneModel {
             u64::midpoint(batch.first_seq.0, batch.last_seq.0)
         };
         let begins = if last == batch.last_seq.0 { last } else { last + 1 };
+        let begins = if batch.is_of_tick() { batch.first_seq.0 } else { begins };
         let first_inputs = if is_range { inputs_of(&batch, at) } else { inputs / 2 };
         let half = |number: u64, range: (u64, u64), records| {
             let mut half = batch.clone();
@@ -142,6 +144,9 @@ impl LaneModel {
         distinct.dedup();
         let mut unacked = self.unacked.clone();
         let mut dead = 0;
+        if batch.is_of_tick() {
+            distinct.clear();
+        }
         for seq in distinct.into_iter().map(Seq) {
             if unacked[0].0.variant.counted.contains(&seq) {
                 continue;
@@ -178,9 +183,11 @@ fn inputs_of(batch: &StoredBatch, at: u64) -> u64 {
 impl Model {
     /// Whether other letters of its input say that the input stays dead-lettered; none when there are none.
     pub(super) fn stays(&self, letter: &LetterModel) -> Option<bool> {
-        let others = self.letters.iter();
-        let others = others.filter(|other| (&other.lane, other.seq) == (&letter.lane, letter.seq));
-        others.map(|other| other.stays).max()
+        self.letters
+            .iter()
+            .filter(|other| other.shares_input(letter))
+            .map(|other| other.stays)
+            .max()
     }
 
     /// A replay ends without an outcome.
@@ -206,13 +213,14 @@ impl Model {
             .partition(|letter| letter.lane.as_ref() == Some(key) && is_gone(letter));
         self.letters = left;
         let mut inputs: BTreeMap<i64, bool> = BTreeMap::new();
-        for letter in gone {
+        for letter in gone.into_iter().filter(|letter| !letter.is_of_tick) {
             *inputs.entry(letter.seq.unwrap()).or_default() |= letter.stays;
         }
         let lane = self.lanes.get_mut(key).unwrap();
         for (seq, stays) in inputs {
-            let is_left =
-                |letter: &LetterModel| letter.lane.as_ref() == Some(key) && letter.seq == Some(seq);
+            let is_left = |letter: &LetterModel| {
+                letter.lane.as_ref() == Some(key) && letter.seq == Some(seq) && !letter.is_of_tick
+            };
             if stays || self.letters.iter().any(is_left) {
                 continue;
             }
@@ -284,6 +292,12 @@ impl Model {
 }
 
 impl LetterModel {
+    /// Whether both are of the same input.
+    pub(super) fn shares_input(&self, other: &Self) -> bool {
+        let is_of_input = self.lane.is_some() && !self.is_of_tick && !other.is_of_tick;
+        is_of_input && (&self.lane, self.seq) == (&other.lane, other.seq)
+    }
+
     fn view(&self) -> LetterView {
         let (stage, name, payload) = (&self.stage, &self.name, &self.payload);
         (stage.clone(), self.seq, name.clone(), payload.clone(), self.under_way.is_some())
@@ -453,5 +467,79 @@ pub(super) fn batch(number: u64, first: u64, last: u64) -> StoredBatch {
         sha256: [u8::try_from(number % 251).unwrap(); 32],
         fixed: format!("{{\"n\":{number}}}"),
         variant: Variant::default(),
+    }
+}
+
+pub(super) fn letter_model(
+    lane: Option<&(String, String)>,
+    stage: &str,
+    seq: Option<u64>,
+    name: &str,
+    payload: &[u8],
+) -> LetterModel {
+    LetterModel {
+        lane: lane.cloned(),
+        stage: stage.to_owned(),
+        seq: seq.map(u64::cast_signed),
+        is_of_tick: false,
+        name: name.to_owned(),
+        payload: payload.to_vec(),
+        under_way: None,
+        stays: false,
+    }
+}
+
+pub(super) fn letter(seq: u64, identity: String, payload: Vec<u8>) -> StageLetter {
+    StageLetter {
+        stage: "clean".to_owned(),
+        plugin_sha256: [3; 32],
+        class: "rejected",
+        record: letter_record(seq, identity, payload),
+    }
+}
+
+pub(super) fn letter_record(seq: u64, identity: String, payload: Vec<u8>) -> LetterRecord {
+    LetterRecord {
+        reason: "no".to_owned(),
+        identity,
+        seq: Seq(seq),
+        is_of_tick: false,
+        time: Timestamp(2),
+        subject: "sub".to_owned(),
+        headers: Vec::new(),
+        payload,
+    }
+}
+
+pub(super) fn apply_changes(
+    state: &mut PluginState,
+    changes: &[(u8, Option<u8>)],
+) -> Vec<StateChange> {
+    let changes = changes.iter().map(|(number, value)| {
+        let change = StateChange {
+            component: format!("c{}", number % 2),
+            key: format!("k{number}"),
+            value: value.map(|value| vec![value; 40]),
+        };
+        apply_change(state, &change);
+        change
+    });
+    changes.collect()
+}
+
+fn apply_change(state: &mut PluginState, change: &StateChange) {
+    let StateChange { component, key, value } = change;
+    match value {
+        Some(value) => {
+            state.entry(component.clone()).or_default().insert(key.clone(), value.clone());
+        }
+        None => {
+            if let Some(keys) = state.get_mut(component) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    state.remove(component);
+                }
+            }
+        }
     }
 }

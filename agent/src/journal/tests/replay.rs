@@ -1,6 +1,6 @@
 //! Dead letters on their way again: what a replay changes, and that nothing of it is lost or counted twice.
 
-use super::drive::letter_record;
+use super::model::letter_record;
 use super::*;
 use crate::journal::config::{LettersConfig, LettersOnFull};
 use crate::journal::letters::LettersState;
@@ -344,7 +344,7 @@ async fn set_aside(directory: &Path, seqs: &[u64]) -> Bench {
     (seal.batch.parts, seal.dead_lettered) = (1, 1);
     seal.batch.variant.counted = vec![Seq(seqs[0])];
     let letter = |(n, seq): (usize, &u64)| {
-        super::drive::letter(*seq, format!("gw/s/p/k/0000100001/{seq}.{n}"), b"x".to_vec())
+        super::model::letter(*seq, format!("gw/s/p/k/0000100001/{seq}.{n}"), b"x".to_vec())
     };
     seal.letters = seqs.iter().enumerate().map(letter).collect();
     bench.store(&seal.batch).await;
@@ -472,7 +472,7 @@ async fn what_plugins_make_of_letters_never_brings_the_store_over_its_limit() {
         (seal.batch.records, seal.dead_lettered) = (0, 1);
         let of = format!("gw/s/p/k/0000100001/b{}", seal.batch.number);
         let record = "gw/s/p/k/0000100001/5".to_owned();
-        seal.letters = vec![super::drive::letter(5, record, vec![b'x'; 20_000])];
+        seal.letters = vec![super::model::letter(5, record, vec![b'x'; 20_000])];
         bench.lane.seal(seal).await.unwrap().durable().await.unwrap();
         let own = bench.letters()[1].id;
         let appender = bench.journal.appender(&source()).await.unwrap();

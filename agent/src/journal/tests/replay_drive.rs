@@ -1,8 +1,8 @@
 //! Replays of dead letters among the operations made up at random.
 
 use super::super::*;
-use super::drive::{Driver, Failed, letter, letter_model, letter_record};
-use super::model::batch;
+use super::drive::{Driver, Failed};
+use super::model::{batch, letter, letter_model, letter_record};
 use crate::clock::Timestamp;
 
 impl Driver {
@@ -150,7 +150,9 @@ impl Driver {
             let at = model.letters.iter().position(|letter| letter.name == *name).unwrap();
             let old = model.letters[at].clone();
             let seq = old.seq.unwrap().cast_unsigned();
-            letters.push(letter_record(seq, name.clone(), old.payload.clone()));
+            let is_of_tick = old.is_of_tick;
+            let record = letter_record(seq, name.clone(), old.payload.clone());
+            letters.push(LetterRecord { is_of_tick, ..record });
             if old.stage == key.1 {
                 model.letters[at].under_way = None;
             } else {
@@ -162,7 +164,8 @@ impl Driver {
                     &old.payload,
                 );
                 letters.last_mut().unwrap().identity = new.name.clone();
-                new.stays = model.stays(&new).unwrap();
+                new.is_of_tick = is_of_tick;
+                new.stays = model.stays(&new).unwrap_or(false);
                 model.letters.push(new);
             }
         }

@@ -331,3 +331,43 @@ fn resident_bytes() -> usize {
     let pages: usize = pages.split(' ').nth(1).unwrap().parse().unwrap();
     pages * 4096
 }
+
+/// The fault of a tick, or what it made.
+fn tick(plugin: &Plugin) -> Result<Vec<Draft>, CallError> {
+    plugin.instantiate(&place(), StateView::default())?.tick(Timestamp(77))
+}
+
+#[test]
+fn a_tick_gives_drafts_and_its_changes_and_keeps_them_apart_from_those_of_records() {
+    let host = TestHost::new();
+    let plugin = host.guest(r#"{"tick":"emit","size":2}"#);
+    let mut instance = plugin.instantiate(&place(), StateView::default()).unwrap();
+    let made = instance.tick(Timestamp(77)).unwrap();
+    let payloads: Vec<_> = made.iter().map(|draft| draft.payload.as_slice()).collect();
+    assert_eq!(payloads, [b"tick 1.0", b"tick 1.1"]);
+    assert_eq!((made[0].time, made[0].subject.as_str()), (None, "ticks"));
+    let delta = instance.into_state().into_delta();
+    assert_eq!(delta.keys().collect::<Vec<_>>(), ["ticks"]);
+    assert_eq!(tick(&host.guest("{}")).unwrap(), []);
+}
+
+#[test]
+fn a_tick_meets_the_limits_of_a_call_and_one_of_its_own() {
+    let host = TestHost::new();
+    let fault = |config: &str| match tick(&host.guest(config)) {
+        Err(CallError::Fault(fault)) => (fault.kind, fault.text),
+        other => panic!("no fault: {other:?}"),
+    };
+    assert_eq!(fault(r#"{"tick":"trap"}"#).0, FaultKind::Trap);
+    let (kind, text) = fault(r#"{"tick":"emit","size":10001}"#);
+    assert_eq!(kind, FaultKind::Output);
+    assert!(text.contains("10001 records of one tick are over the limit of 10000"), "{text}");
+    let slow = host.guest_with(r#"{"tick":"spin"}"#, |settings| {
+        settings.deadline = Duration::from_millis(50);
+    });
+    assert!(
+        matches!(tick(&slow), Err(CallError::Fault(fault)) if fault.kind == FaultKind::Deadline)
+    );
+    let said = tick(&host.guest(r#"{"tick":"retryable"}"#)).unwrap_err();
+    assert!(matches!(said, CallError::Retryable(_)), "{said}");
+}

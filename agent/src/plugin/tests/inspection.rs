@@ -45,19 +45,21 @@ const TRANSFORM: &str = "export waystation:plugin/transform@0.1.0;";
 #[test]
 fn the_guests_that_are_built_here_pass() {
     let inspection = inspect(&component("test-guests")).unwrap();
-    assert_eq!(inspection.exports, ["waystation:plugin/transform@0.1.0"]);
+    let exports = ["waystation:plugin/transform@0.1.0", "waystation:plugin/ticks@0.1.0"];
+    assert_eq!(inspection.exports, exports);
+    assert!(inspection.has_ticks());
     for import in ["log", "state"] {
         let name = format!("waystation:plugin/{import}@0.1.0");
         assert!(inspection.imports.contains(&name), "{:?}", inspection.imports);
     }
     assert!(!inspection.compiled);
-    inspect(&component("clean")).unwrap();
+    assert!(!inspect(&component("clean")).unwrap().has_ticks());
 }
 
 #[test]
 fn the_plugins_that_are_shipped_say_what_they_are_and_what_config_they_take() {
     let about = "waystation:plugin/about@0.1.0";
-    for name in ["json-filter", "json-map", "redact", "sample"] {
+    for name in ["json-filter", "json-map", "redact", "sample", "window"] {
         let inspection = inspect(&component(name)).unwrap();
         assert!(inspection.exports.iter().any(|export| export == about), "{inspection:?}");
         assert!(inspection.size_bytes < 400 * 1024, "{name}: {} bytes", inspection.size_bytes);

@@ -17,6 +17,7 @@ fn letter_record(seq: u64) -> LetterRecord {
         reason: "no".to_owned(),
         identity: format!("gw/s/p/parts/0000100001/{seq}"),
         seq: Seq(seq),
+        is_of_tick: false,
         time: Timestamp(2),
         subject: "sub".to_owned(),
         headers: Vec::new(),
