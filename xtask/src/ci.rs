@@ -41,7 +41,8 @@ const FULL_SECTIONS: [Section; 2] = [
     Section { name: "full sizes", run: full_sizes },
 ];
 
-/// The sizes of the suites that are reported, in the profile `full`, a release build without link-time optimisation. `WAYSTATION_TEST_SEED` repeats a run.
+/// The sizes of the suites that are reported, in the profile `full`, a release build without link-time optimisation.
+/// `WAYSTATION_TEST_SEED` repeats a run.
 const FULL_SIZES: [(&str, &str); 9] = [
     ("WAYSTATION_TEST_KILLS", "500"),
     ("WAYSTATION_TEST_LEADER_CHANGES", "20"),
