@@ -149,7 +149,7 @@ impl Writer {
             self.connection = Some(connection);
             return;
         }
-        self.quota.shrinking.done = Some(now);
+        (self.quota.shrinking.wanted, self.quota.shrinking.done) = (None, Some(now));
         let readers = std::sync::Arc::clone(&self.readers);
         let Some(paused) = readers.pause() else {
             // They are busy after all.

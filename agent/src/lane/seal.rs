@@ -238,13 +238,13 @@ impl Sealer {
         let inputs = if batch.is_of_tick() { &[] } else { inputs };
         let letters = aside.letters.iter().filter(|letter| !letter.record.is_of_tick);
         let dead: BTreeSet<Seq> = letters.map(|letter| letter.record.seq).collect();
-        let (counted, delivered): (Vec<_>, Vec<_>) =
-            inputs.iter().copied().partition(|seq| dead.contains(seq));
+        let counted: Vec<_> = inputs.iter().filter(|seq| dead.contains(seq)).copied().collect();
+        let delivered = (inputs.len() - counted.len()) as u64;
         batch.variant.counted = counted;
         let read = batch.last_seq.0 + 1 - batch.first_seq.0;
         Seal {
             batch,
-            dropped: read - aside.not_taken - delivered.len() as u64 - dead.len() as u64,
+            dropped: read - aside.not_taken - delivered - dead.len() as u64,
             not_taken: aside.not_taken,
             dead_lettered: dead.len() as u64,
             letters: aside.letters,

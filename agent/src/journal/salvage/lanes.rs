@@ -390,7 +390,7 @@ fn mend_lane(
         }
         let later = &batches[index..];
         // Records that are all there are sealed anew; a range that lost a chunk, around the gap.
-        let is_range = later.iter().all(|batch| batch.parts == 0);
+        let is_range = later.iter().all(|batch| batch.parts == 0 || batch.is_of_tick());
         if is_range || stream.holds(batch.first, lane.sealed) {
             let mut ticks = TickBatches { building, stream, decoder: &mut decoder, report, now };
             return cut_again(&mut ticks, lane, later, batch.first);
