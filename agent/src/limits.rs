@@ -36,6 +36,8 @@ pub const POSITIONS_CHECKPOINT_CHUNKS: u64 = 64;
 pub const POSITIONS_BYTES_MAX: usize = 64 * 1024;
 /// Most chunks one read returns.
 pub const READ_CHUNKS_MAX: usize = 8;
+/// Frames that were read last and are kept in memory, over all streams: small batches take many reads to get through a chunk.
+pub const READ_RECENT_BYTES_MAX: usize = 1024 * 1024;
 /// Read-only connections kept open.
 pub const READERS_MAX: usize = 4;
 /// Attempts of the batch that a lane is sending that its status shows.
@@ -276,6 +278,7 @@ const _: () = assert!(BALLAST_BYTES >= 4 * TRANSACTION_BYTES_MAX as u64);
 const _: () = assert!(JOURNAL_BYTES_MIN <= JOURNAL_BYTES_MAX);
 const _: () = assert!(TRANSACTION_BYTES_MAX <= WRITER_QUEUE_BYTES_MAX);
 const _: () = assert!(HOT_TAIL_BYTES_MAX >= 2 * CHUNK_BYTES_MAX);
+const _: () = assert!(READ_RECENT_BYTES_MAX >= 2 * CHUNK_BYTES_MAX);
 const _: () = assert!(RECORD_BYTES_MAX_DEFAULT <= RECORD_BYTES_MAX as u64);
 const _: () = assert!(RECORD_BYTES_MAX < u32::MAX as usize);
 // The largest order: a page of ids, and a note in which every byte is escaped.

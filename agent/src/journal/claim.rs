@@ -99,3 +99,38 @@ pub(super) fn release(connection: &Connection) -> rusqlite::Result<()> {
     let delete = "DELETE FROM meta WHERE key >= ?1 AND key < ?1 || '~'";
     connection.prepare_cached(delete)?.execute([KEY_PREFIX]).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::budget;
+    use super::super::config::Durability;
+    use super::super::open::{DATABASE_NAME, connect};
+    use super::super::schema;
+    use super::*;
+
+    #[test]
+    fn the_ballast_becomes_free_pages_and_a_wal_that_need_not_grow() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DATABASE_NAME);
+        let mut connection = connect(&path, Durability::Full).unwrap();
+        schema::migrate(&mut connection, &path, 0).unwrap();
+        let budget = Budget::new(16 << 20, u64::MAX);
+        let mut ballast = Ballast::in_directory(dir.path(), budget.ballast);
+        ballast.restore();
+        let checkpointer = Checkpointer::new(&path, Duration::from_secs(1));
+        // As a start leaves it on a volume without room.
+        assert!(checkpointer.everything(&connection).unwrap());
+        let before = budget::measure(&connection, &path).unwrap();
+        assert!(before.wal_file < budget.wal_extent, "{before:?}");
+        claim(&connection, &path, budget, &checkpointer, &mut ballast).unwrap();
+        release(&connection).unwrap();
+        let after = budget::measure(&connection, &path).unwrap();
+        assert_eq!(ballast.held(), 0);
+        assert_eq!(after.wal_file, budget.wal_extent, "{after:?}");
+        assert!(after.pages_free * PAGE >= budget.claim(), "{after:?}");
+        // They lie in the file: nothing of it is still to be made room for.
+        assert!(after.database_file >= budget.claim(), "{after:?}");
+    }
+}

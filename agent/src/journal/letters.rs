@@ -541,17 +541,25 @@ impl Writer {
         JournalError::LettersFull { why, bytes_max: human_bytes(room.bytes_max) }
     }
 
-    /// What the letters take that are under way again, and do not go.
+    /// What the letters take that are under way again in lanes that run, and do not go.
     pub(super) fn under_way_bytes(&self, transaction: &Connection) -> Result<u64, JournalError> {
+        let failed = |source| JournalError::sqlite(&self.path, "measuring dead letters", source);
         let query = format!(
-            "SELECT coalesce(sum({BYTES}), 0) + count(*) * {LETTER_ROW_BYTES} FROM dead_letters
-             WHERE id IN (SELECT letter FROM replaying)"
+            "SELECT replaying.lane, sum({BYTES}) + count(*) * {LETTER_ROW_BYTES}
+             FROM replaying JOIN dead_letters ON id = letter GROUP BY replaying.lane"
         );
-        let bytes: Option<i64> = self.value(transaction, "measuring dead letters", &query, [])?;
-        Ok(bytes.unwrap_or(0).cast_unsigned())
+        let lanes: Vec<(u16, i64)> = transaction
+            .prepare_cached(&query)
+            .and_then(|mut statement| {
+                statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+            })
+            .map_err(failed)?;
+        let running = lanes.into_iter().filter(|(lane, _)| self.runs(LaneNumber(*lane)));
+        Ok(running.map(|(_, bytes)| bytes.cast_unsigned()).sum())
     }
 
-    /// The oldest letters go until `bytes` fit, but for those that are under way again.
+    /// The oldest letters go until `bytes` fit, but for those that are under way again. Where the others are not enough, replays
+    /// of lanes that do not run are cancelled: nobody knows when those would end.
     fn drop_oldest_letters(
         &mut self,
         transaction: &Connection,
@@ -571,7 +579,7 @@ impl Writer {
                 .map_err(failed)?
                 .collect::<Result<_, _>>()
                 .map_err(failed)?;
-            if first.is_empty() {
+            if first.is_empty() && !self.cancel_idle_replay(transaction)? {
                 return Ok(());
             }
             for id in first {
@@ -585,6 +593,26 @@ impl Writer {
             }
         }
         Ok(())
+    }
+
+    /// Cancels the oldest replay of a lane that does not run; says whether there was one.
+    fn cancel_idle_replay(&mut self, transaction: &Connection) -> Result<bool, JournalError> {
+        let failed = |source| JournalError::sqlite(&self.path, "looking for replays", source);
+        let letters: Vec<(i64, u16)> = transaction
+            .prepare_cached(
+                "SELECT min(letter), lane FROM replaying GROUP BY lane, number ORDER BY 1",
+            )
+            .and_then(|mut statement| {
+                statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+            })
+            .map_err(failed)?;
+        let idle = letters.into_iter().find(|(_, lane)| !self.runs(LaneNumber(*lane)));
+        let Some((letter, _)) = idle else { return Ok(false) };
+        let Some((lane, number, batch)) = self.replay_of(transaction, letter)? else {
+            return Ok(false);
+        };
+        self.cancel_replay(transaction, lane, number, &batch)?;
+        Ok(true)
     }
 
     /// Keeps a letter. What the other letters of its input know of it, it knows too: that one of them was given up for good.

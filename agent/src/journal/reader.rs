@@ -15,7 +15,7 @@ use super::lanes::LaneJournal;
 use super::open::connect_reader;
 use super::state::{chunk_key, part_key};
 use super::writer::Published;
-use crate::limits::{HOT_TAIL_BYTES_MAX, READ_CHUNKS_MAX, READERS_MAX};
+use crate::limits::{HOT_TAIL_BYTES_MAX, READ_CHUNKS_MAX, READ_RECENT_BYTES_MAX, READERS_MAX};
 use crate::record::batch::{BlockReader, FrameBlock, ReadError};
 use crate::record::id::{BatchNumber, LaneNumber, Seq, SourceId, StreamNumber};
 
@@ -68,10 +68,48 @@ impl HotTail {
     }
 }
 
+/// The chunks that were read last, oldest first, up to [`READ_RECENT_BYTES_MAX`]: a lane with small batches would otherwise
+/// read and unpack a chunk once for each of them.
+#[derive(Debug, Default)]
+struct Recent {
+    blocks: VecDeque<(StreamNumber, FrameBlock)>,
+    bytes: usize,
+}
+
+impl Recent {
+    fn push(&mut self, stream: StreamNumber, block: FrameBlock) {
+        // One that has grown takes the place of what it was.
+        let same = |(of, known): &(StreamNumber, FrameBlock)| {
+            *of == stream && known.first_seq == block.first_seq
+        };
+        if let Some(at) = self.blocks.iter().position(same)
+            && let Some((_, known)) = self.blocks.remove(at)
+        {
+            self.bytes -= known.bytes.len();
+        }
+        self.bytes += block.bytes.len();
+        self.blocks.push_back((stream, block));
+        while self.bytes > READ_RECENT_BYTES_MAX {
+            let Some((_, oldest)) = self.blocks.pop_front() else { break };
+            self.bytes -= oldest.bytes.len();
+        }
+    }
+
+    fn find(&self, stream: StreamNumber, seq: Seq) -> Option<&FrameBlock> {
+        let blocks = self.blocks.iter().filter(|(of, _)| *of == stream).map(|(_, block)| block);
+        blocks.into_iter().find(|block| holds(block, seq))
+    }
+}
+
+fn holds(block: &FrameBlock, seq: Seq) -> bool {
+    block.first_seq <= seq && seq < block.first_seq.plus(u64::from(block.count))
+}
+
 /// Connections that read.
 pub(super) struct Readers {
     path: PathBuf,
     published: Arc<Published>,
+    recent: Mutex<Recent>,
     pool: Mutex<Pool>,
     returned: Condvar,
 }
@@ -95,7 +133,8 @@ impl std::fmt::Debug for Readers {
 
 impl Readers {
     pub(super) fn new(path: PathBuf, published: Arc<Published>) -> Self {
-        Self { path, published, pool: Mutex::default(), returned: Condvar::new() }
+        let (recent, pool) = (Mutex::default(), Mutex::default());
+        Self { path, published, recent, pool, returned: Condvar::new() }
     }
 
     pub(super) fn floor(&self, lane: LaneNumber) -> Seq {
@@ -164,6 +203,10 @@ impl Readers {
         if let Some(blocks) = self.published.hot.read(stream, from) {
             return Ok(blocks);
         }
+        let recent = || self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(block) = recent().find(stream, from) {
+            return Ok(vec![block.clone()]);
+        }
         let blocks = self.with(|reader| {
             // Usually `from` begins a chunk; where it does not, the chunk before holds it.
             let blocks = self.query_chunks(reader, stream, source, from)?;
@@ -172,19 +215,20 @@ impl Readers {
             }
             let query = "SELECT max(key) FROM chunks WHERE key BETWEEN ?1 AND ?2";
             let keys = [chunk_key(stream, Seq(0)), chunk_key(stream, from)];
-            let holds: Option<i64> = reader
+            let holder: Option<i64> = reader
                 .connection
-                .query_row(query, keys, |row| row.get(0))
+                .prepare_cached(query)
+                .and_then(|mut statement| statement.query_row(keys, |row| row.get(0)))
                 .map_err(|error| JournalError::sqlite(&self.path, "reading", error))?;
-            match holds {
+            match holder {
                 Some(key) => self.query_chunks(reader, stream, source, super::state::key_seq(key)),
                 None => Ok(Vec::new()),
             }
         })?;
-        let holds = |block: &FrameBlock| {
-            block.first_seq <= from && from < block.first_seq.plus(u64::from(block.count))
-        };
-        if blocks.first().is_some_and(holds) {
+        if blocks.first().is_some_and(|block| holds(block, from)) {
+            let mut recent = recent();
+            blocks.iter().for_each(|block| recent.push(stream, block.clone()));
+            drop(recent);
             Ok(blocks)
         } else {
             Err(JournalError::Missing { path: self.path.clone(), what: gap(source, from) })
@@ -418,7 +462,8 @@ impl Readers {
         self.with(|reader| {
             reader
                 .connection
-                .query_row(query, keys, |row| row.get(0))
+                .prepare_cached(query)
+                .and_then(|mut statement| statement.query_row(keys, |row| row.get(0)))
                 .map_err(|error| JournalError::sqlite(&self.path, "reading", error))
         })
     }

@@ -187,3 +187,31 @@ impl Writer {
         self.dirty = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::open::{DATABASE_NAME, connect_immutable};
+    use super::super::schema;
+    use super::*;
+
+    /// Where the first opening had to switch the copy, a power cut in the middle would leave a page to be rolled back.
+    #[test]
+    fn a_copy_is_whole_and_in_wal_mode_before_it_takes_the_place_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DATABASE_NAME);
+        let mut connection = connect(&path, Durability::Full).unwrap();
+        schema::migrate(&mut connection, &path, 0).unwrap();
+        connection.execute("INSERT INTO meta VALUES ('test', 'stays')", []).unwrap();
+        // A leftover of an earlier attempt.
+        fs::write(copy_path(&path), "half a copy").unwrap();
+        copy(&connection, &path).unwrap();
+        let header = fs::read(copy_path(&path)).unwrap();
+        // https://sqlite.org/fileformat2.html#file_format_version_numbers
+        assert_eq!(header[18..20], [2, 2]);
+        let copied = connect_immutable(&copy_path(&path)).unwrap();
+        let text = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
+        let query = "SELECT value FROM meta WHERE key = 'test'";
+        assert_eq!(copied.query_row(query, [], text).unwrap(), "stays");
+        assert_eq!(copied.query_row("PRAGMA integrity_check", [], text).unwrap(), "ok");
+    }
+}

@@ -75,7 +75,7 @@ async fn an_id_is_not_given_again_when_the_oldest_made_room_for_what_was_refused
         let bytes = Some(ByteSize(LETTERS_BYTES_MIN));
         let letters = LettersConfig { max_bytes: bytes, on_full: LettersOnFull::DropOldest };
         // Appends wait for each other and share a commit.
-        let commit_interval = std::time::Duration::from_millis(300);
+        let commit_interval = std::time::Duration::from_secs(2);
         let on_full = OnFull::Reject;
         let config = JournalConfig { on_full, letters, commit_interval, ..Default::default() };
         Journal::open(&JournalOptions { config, ..options(dir.path()) }).unwrap().0

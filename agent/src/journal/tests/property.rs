@@ -19,10 +19,24 @@ pub(super) fn size(name: &str, default: u32) -> u32 {
 fn any_sequence_of_operations_leaves_what_the_model_says() {
     let cases = size("WAYSTATION_TEST_CASES", 500);
     let length = size("WAYSTATION_TEST_OPERATIONS", 100) as usize;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let threads = u32::try_from(threads).unwrap();
+    let seed = seed();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || run(cases.div_ceil(threads), length, (seed, thread)));
+        }
+    });
+    eprintln!("{cases} cases of {length} operations");
+}
+
+/// Runs some cases. Each thread has its own, which follow from the seed and its number.
+fn run(cases: u32, length: usize, (seed, thread): (u64, u32)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut key = [0; 32];
-    key[..8].copy_from_slice(&seed().to_le_bytes());
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..12].copy_from_slice(&thread.to_le_bytes());
     let random = TestRng::from_seed(RngAlgorithm::ChaCha, &key);
     let mut runner = TestRunner::new_with_rng(config, random);
     let operations = proptest::collection::vec(operation(true), length);

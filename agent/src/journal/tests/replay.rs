@@ -460,6 +460,44 @@ async fn letters_that_are_under_way_make_no_room_and_need_none() {
 }
 
 #[tokio::test]
+async fn letters_under_way_in_a_lane_that_does_not_run_make_room_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = Some(ByteSize(LETTERS_BYTES_MIN));
+    let letters = LettersConfig { max_bytes: bytes, on_full: LettersOnFull::DropOldest };
+    let config = JournalConfig { letters, ..JournalConfig::default() };
+    let bench = Bench::with(dir.path(), config, &[1]).await;
+    let ids: Vec<_> = bench.letters().iter().map(|letter| letter.id).collect();
+    let seal = bench.replay(&ids, 2, 1);
+    let id = bench.seal(&seal).await;
+    let appender = bench.journal.appender(&source()).await.unwrap();
+    let letter = |bytes: usize| SourceLetter {
+        reason: "r".to_owned(),
+        size_bytes: 1,
+        place: "p".to_owned(),
+        subject: "s".to_owned(),
+        time: Timestamp(1),
+        payload: vec![b'x'; bytes],
+    };
+    let with = |bytes| Append { letters: vec![letter(bytes)], ..Append::default() };
+    let Bench { journal, lane, .. } = bench;
+    drop(lane);
+    // Enough room comes of another one, and the replay is left alone.
+    appender.append(with(60_000)).await.unwrap();
+    appender.append(with(60_000)).await.unwrap();
+    assert!(journal.replays(0).unwrap()[0].ended_at.is_none());
+    // Now it does not.
+    let most = usize::try_from(LETTERS_BYTES_MIN - crate::limits::LETTER_ROW_BYTES).unwrap() - 3;
+    appender.append(with(most)).await.unwrap();
+    let replay = &journal.replays(0).unwrap()[0];
+    assert_eq!((replay.id, replay.class.as_str()), (id, "cancelled"));
+    let filter = LettersFilter { limit: 10, ..Default::default() };
+    let left: Vec<_> =
+        journal.letters(&filter).unwrap().iter().map(|letter| letter.payload_bytes).collect();
+    assert_eq!(left, [most as u64]);
+    journal.close().await.unwrap();
+}
+
+#[tokio::test]
 async fn what_plugins_make_of_letters_never_brings_the_store_over_its_limit() {
     for on_full in [LettersOnFull::Hold, LettersOnFull::DropOldest] {
         let dir = tempfile::tempdir().unwrap();
