@@ -206,6 +206,16 @@ pub const PLUGIN_TABLE_ELEMENTS_MAX: usize = 200_000;
 pub const PLUGIN_TEXT_BYTES_MAX: usize = 1024;
 /// Log lines that a plugin may write in a second.
 pub const PLUGIN_LOG_LINES_PER_SECOND_MAX: u32 = 100;
+/// Origins that one plugin may send requests to.
+pub const PLUGIN_ORIGINS_MAX: usize = 32;
+/// Networks that one plugin may reach beside the public ones.
+pub const PLUGIN_NETWORKS_MAX: usize = 32;
+/// What a plugin is given of the body of an answer; the rest is left out.
+pub const PLUGIN_ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// How long an instance of a sink lives at most, so that nothing it hoards stays for ever.
+pub const PLUGIN_SINK_INSTANCE_MS_MAX: u64 = 60 * 60 * 1000;
+/// Addresses of one name that are looked at.
+pub const ADDRESSES_MAX: usize = 32;
 /// Most bytes of a key in plugin state.
 pub const STATE_KEY_BYTES_MAX: usize = 512;
 /// Most bytes of a value in plugin state.

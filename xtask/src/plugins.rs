@@ -14,8 +14,17 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The guests that become components, by their package names.
-pub(crate) const GUESTS: &[&str] =
-    &["clean", "json-filter", "json-map", "redact", "sample", "test-guests", "test-sink", "window"];
+pub(crate) const GUESTS: &[&str] = &[
+    "clean",
+    "json-filter",
+    "json-map",
+    "redact",
+    "sample",
+    "test-guests",
+    "test-sink",
+    "webhook",
+    "window",
+];
 /// What builds a guest where rustup cannot.
 const DEBIAN_PACKAGES: &[&str] = &["rustc-web", "cargo-web", "rust-web-src", "lld-19"];
 /// Where those packages put what is needed.

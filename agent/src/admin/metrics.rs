@@ -425,6 +425,6 @@ fn orphans_and_plugins(families: &mut Families<'_>, status: &Status) -> fmt::Res
         status
             .plugins
             .iter()
-            .map(|plugin| ([("transform", plugin.id.as_str())], plugin.log_lines_left_out)),
+            .map(|plugin| ([(plugin.part, plugin.id.as_str())], plugin.log_lines_left_out)),
     )
 }

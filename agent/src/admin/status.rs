@@ -346,7 +346,9 @@ impl OrphanStatus {
 /// One loaded plugin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PluginStatus {
-    /// The transform.
+    /// What it is loaded for: `transform` or `sink`.
+    pub part: String,
+    /// The name of that.
     pub id: String,
     /// Digest of the component.
     pub sha256: String,
@@ -384,7 +386,8 @@ impl StatusView {
                 .plugins
                 .iter()
                 .map(|plugin| PluginStatus {
-                    id: plugin.id.to_string(),
+                    part: plugin.part.to_owned(),
+                    id: plugin.id.clone(),
                     sha256: plugin::hex(&plugin.sha256),
                     log_lines_left_out: plugin.log_lines_left_out,
                 })

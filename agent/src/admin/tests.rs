@@ -164,7 +164,8 @@ pub(crate) fn status() -> Status {
         ],
         orphans: vec![orphan()],
         plugins: vec![PluginView {
-            id: "clean".parse().unwrap(),
+            part: "transform",
+            id: "clean".to_owned(),
             sha256: [0xa7; 32],
             log_lines_left_out: 4,
         }],

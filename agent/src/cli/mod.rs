@@ -31,7 +31,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use anyhow::Context as _;
 use clap::Parser as _;
 
-use crate::plugin::config::TransformConfig;
+use crate::plugin::PluginUse;
 
 pub use exit::ExitCode;
 pub use report::Failure;
@@ -126,8 +126,8 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
 }
 
 /// Looks at a transform's component as a start would, but compiles nothing.
-fn inspect_plugin(transform: &TransformConfig) -> Result<Vec<String>, Vec<String>> {
-    crate::plugin::check(transform).map(|inspection| inspection.warnings(transform))
+fn inspect_plugin(used: PluginUse<'_>) -> Result<Vec<String>, Vec<String>> {
+    crate::plugin::check(used).map(|inspection| inspection.warnings(used))
 }
 
 /// Writes data to standard output, to its end: what is left to the end of the process could fail without a word.

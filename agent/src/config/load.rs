@@ -11,6 +11,7 @@ use crate::journal::config::JournalConfig;
 use crate::lane::config::{PipelineConfig, StormConfig};
 use crate::limits::CONFIG_BYTES_MAX;
 use crate::net::config::NetConfig;
+use crate::plugin::PluginUse;
 use crate::plugin::config::TransformConfig;
 use crate::record::id::NameError;
 use crate::settings::{
@@ -61,8 +62,8 @@ pub struct DropIn {
     pub(super) start: usize,
 }
 
-/// What a transform's component is inspected with: gives all that keeps it from being that, or else what to warn of.
-pub type InspectPlugin<'a> = &'a dyn Fn(&TransformConfig) -> Result<Vec<String>, Vec<String>>;
+/// What a plugin is inspected with: gives all that keeps it from being used so, or else what to warn of.
+pub type InspectPlugin<'a> = &'a dyn Fn(PluginUse<'_>) -> Result<Vec<String>, Vec<String>>;
 
 /// A variable of the environment that the process was started with, if it is UTF-8.
 #[must_use]

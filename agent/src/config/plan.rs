@@ -110,15 +110,15 @@ impl Plan {
     }
 }
 
-/// Makes the plan from the config that runs to another one. `replaced` are the transforms whose plugin's file is another by
-/// now.
+/// Makes the plan from the config that runs to another one. `replaced` are the tables whose plugin's file is another by now, such
+/// as `transforms.clean`.
 ///
 /// # Errors
 /// All keys that cannot be changed while the agent runs, each with why.
 pub fn plan(
     old: &Config,
     new: &Config,
-    replaced: &BTreeSet<TransformId>,
+    replaced: &BTreeSet<String>,
 ) -> Result<Plan, Vec<(String, Complaint)>> {
     let fixed = fixed_keys(old, new);
     if !fixed.is_empty() {
@@ -139,8 +139,9 @@ pub fn plan(
             if old != new {
                 because.push(format!("transforms.{}", new.id));
             }
-            if replaced.contains(&new.id) {
-                because.push(format!("the file of transforms.{}.plugin", new.id));
+            let table = format!("transforms.{}", new.id);
+            if replaced.contains(&table) {
+                because.push(format!("the file of {table}.plugin"));
             }
             restarted_if(!because.is_empty(), || because)
         },
@@ -162,7 +163,7 @@ pub fn plan(
         &used_sinks(old),
         &used_sinks(new),
         |part| &part.id,
-        |old, new| sink_change(old, new, net),
+        |old, new| sink_change(old, new, net, replaced),
     );
     let mut plan =
         Plan { sources, transforms, sinks, limiters, lanes: Vec::new(), live: live(old, new) };
@@ -243,7 +244,12 @@ impl PaysAt {
 }
 
 /// What of a sink makes its way to the destination another one. What is not in it belongs to its lanes.
-fn sink_change(old: &SinkConfig, new: &SinkConfig, net: bool) -> (Change, Vec<String>) {
+fn sink_change(
+    old: &SinkConfig,
+    new: &SinkConfig,
+    net: bool,
+    replaced: &BTreeSet<String>,
+) -> (Change, Vec<String>) {
     let mut because = Vec::new();
     let mut note = |is: bool, key: &str| {
         if is {
@@ -257,7 +263,12 @@ fn sink_change(old: &SinkConfig, new: &SinkConfig, net: bool) -> (Change, Vec<St
     is_other |= note(old.retry != new.retry, ".retry");
     is_other |= note(PaysAt::of(old) != PaysAt::of(new), ".limiter");
     let is_adjusted = !is_other && note(old.limit != new.limit, ".rate");
-    let goes_out = matches!(new.kind, SinkKind::Http(_) | SinkKind::Nats(_));
+    let table = format!("sinks.{}", new.id);
+    if replaced.contains(&table) {
+        because.push(format!("the file of {table}.plugin"));
+        is_other = true;
+    }
+    let goes_out = matches!(new.kind, SinkKind::Http(_) | SinkKind::Nats(_) | SinkKind::Plugin(_));
     if goes_out && net {
         because.push("net".to_owned());
         is_other = true;
@@ -445,7 +456,7 @@ mod tests {
             |path: &std::path::Path| path.strip_prefix(directory.path()).unwrap().to_owned();
         config.agent.data_dir = moved(&config.agent.data_dir);
         config.admin.socket = moved(&config.admin.socket);
-        config.transforms.iter_mut().for_each(|part| part.plugin = moved(&part.plugin));
+        config.transforms.iter_mut().for_each(|part| part.guest.plugin = moved(&part.guest.plugin));
         for sink in &mut config.sinks {
             if let SinkKind::File(file) = &mut sink.kind {
                 file.root = moved(&file.root);

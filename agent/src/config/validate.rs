@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::load::{InspectPlugin, Parts};
 use crate::limiter::Rate;
 use crate::limits::{LANES_MAX, STREAMS_MAX};
-use crate::plugin::config::TransformConfig;
+use crate::plugin::PluginUse;
+use crate::plugin::config::GuestConfig;
 use crate::record::id::{PipelineId, SourceId, TransformId};
 use crate::settings::{Complaint, Reading, nearest};
 use crate::sinks::config::{LimitConfig, SinkConfig, SinkKind};
@@ -168,7 +169,10 @@ impl Checks<'_, '_> {
         let files = || {
             self.parts.config.sinks.iter().filter_map(|sink| match &sink.kind {
                 SinkKind::File(file) => Some((&sink.id, file)),
-                SinkKind::Http(_) | SinkKind::Nats(_) | SinkKind::Stdout(_) => None,
+                SinkKind::Http(_)
+                | SinkKind::Nats(_)
+                | SinkKind::Plugin(_)
+                | SinkKind::Stdout(_) => None,
             })
         };
         for (_, file) in files() {
@@ -216,18 +220,28 @@ impl Checks<'_, '_> {
     }
 
     fn plugins(&self, inspect: InspectPlugin<'_>) {
-        for transform in &self.parts.config.transforms {
-            let table = format!("transforms.{}", transform.id);
-            let path = format!("{table}.plugin");
-            let shown = transform.plugin.display();
-            if !transform.plugin.exists() {
+        let config = &self.parts.config;
+        let transforms = config.transforms.iter().map(|transform| {
+            (format!("transforms.{}", transform.id), PluginUse::Transform(transform))
+        });
+        let sinks = config.sinks.iter().filter_map(|sink| match &sink.kind {
+            SinkKind::Plugin(plugin) => {
+                let (guest, may_send) = (&plugin.guest, !plugin.origins.is_empty());
+                Some((format!("sinks.{}", sink.id), PluginUse::Sink { guest, may_send }))
+            }
+            _ => None,
+        });
+        for (table, used) in transforms.chain(sinks) {
+            let (path, guest) = (format!("{table}.plugin"), used.guest());
+            let shown = guest.plugin.display();
+            if !guest.plugin.exists() {
                 let message = format!("the plugin {shown} is not there");
                 let hint = "a relative path begins at the folder of this file";
                 self.error(&path, Complaint::new(message).hint(hint));
-            } else if !transform.plugin.is_file() {
+            } else if !guest.plugin.is_file() {
                 self.error(&path, Complaint::new(format!("the plugin {shown} is no file")));
-            } else if self.pin_holds(transform, &table) {
-                match inspect(transform) {
+            } else if self.pin_holds(guest, &table) {
+                match inspect(used) {
                     Ok(warnings) => warnings.into_iter().for_each(|message| {
                         self.warning_in(&table, "plugin", Complaint::new(message));
                     }),
@@ -240,22 +254,22 @@ impl Checks<'_, '_> {
     }
 
     /// Whether the plugin's file is the one that was pinned.
-    fn pin_holds(&self, transform: &TransformConfig, table: &str) -> bool {
+    fn pin_holds(&self, guest: &GuestConfig, table: &str) -> bool {
         use sha2::Digest as _;
 
-        let Some(pin) = transform.sha256 else { return true };
+        let Some(pin) = guest.sha256 else { return true };
         let mut hasher = HashWriter(sha2::Sha256::new());
-        let copied = std::fs::File::open(&transform.plugin)
+        let copied = std::fs::File::open(&guest.plugin)
             .and_then(|mut file| std::io::copy(&mut file, &mut hasher));
         if let Err(error) = copied {
-            let message = format!("cannot read the plugin {}: {error}", transform.plugin.display());
+            let message = format!("cannot read the plugin {}: {error}", guest.plugin.display());
             self.error(&format!("{table}.plugin"), Complaint::new(message));
             return false;
         }
         let found: [u8; 32] = hasher.0.finalize().into();
         if found != pin {
             let found: String = found.iter().map(|byte| format!("{byte:02x}")).collect();
-            let message = format!("the plugin {} is another file", transform.plugin.display());
+            let message = format!("the plugin {} is another file", guest.plugin.display());
             let complaint = Complaint::new(message).hint(format!("its sha256 is {found}"));
             self.error(&format!("{table}.sha256"), complaint);
         }
@@ -423,15 +437,9 @@ impl Checks<'_, '_> {
         let config = &self.parts.config;
         for transform in &config.transforms {
             let table = format!("transforms.{}", transform.id);
-            if transform.call_bytes_max > transform.memory_max {
+            if transform.call_bytes_max > transform.guest.memory_max {
                 let message = "the records of one call do not fit into `memory_max`";
                 self.warning_in(&table, "call.bytes_max", Complaint::new(message));
-            }
-            if holds_reference(&transform.config) {
-                let message = "the plugin is given this table as it stands";
-                let hint =
-                    "{ env = … } and { file = … } are not filled in for plugins in this version";
-                self.warning_in(&table, "config", Complaint::new(message).hint(hint));
             }
         }
         if config.admin.socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
@@ -473,26 +481,4 @@ fn plain(path: &Path) -> PathBuf {
         }
     }
     plain
-}
-
-/// Whether a plugin's config holds what elsewhere would be a reference to a secret.
-fn holds_reference(json: &str) -> bool {
-    fn search(value: &serde_json::Value) -> bool {
-        match value {
-            serde_json::Value::Object(object) => {
-                let is_reference = object.len() == 1
-                    && object.iter().all(|(key, value)| {
-                        value.is_string() && matches!(key.as_str(), "env" | "file")
-                    });
-                is_reference || object.values().any(search)
-            }
-            serde_json::Value::Array(array) => array.iter().any(search),
-            _ => false,
-        }
-    }
-    // The table itself may well have a single key `file`.
-    match serde_json::from_str(json) {
-        Ok(serde_json::Value::Object(object)) => object.values().any(search),
-        _ => false,
-    }
 }

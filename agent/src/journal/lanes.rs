@@ -471,9 +471,7 @@ impl Writer {
                 LetterRow::of_stage(letter, &source, number, &batch_identity, batch.sealed_at);
             self.write_letter(transaction, &row)?;
         }
-        for change in state {
-            self.change_state(transaction, number, &change)?;
-        }
+        self.change_states(transaction, number, &state)?;
         let inputs = taken - dropped - dead - not_taken;
         if batch.records > 0 {
             self.insert_batch(transaction, number, &batch, inputs)?;
@@ -583,7 +581,16 @@ impl Writer {
         stream.map(|stream| stream.source.to_string()).unwrap_or_default()
     }
 
-    pub(super) fn change_state(
+    pub(super) fn change_states(
+        &self,
+        transaction: &Connection,
+        lane: LaneNumber,
+        changes: &[StateChange],
+    ) -> Result<(), JournalError> {
+        changes.iter().try_for_each(|change| self.change_state(transaction, lane, change))
+    }
+
+    fn change_state(
         &self,
         transaction: &Connection,
         lane: LaneNumber,

@@ -22,7 +22,7 @@ use super::apply::Group;
 use super::batches::{LetterClass, Shown, StoredBatch, stored_batches};
 use super::error::JournalError;
 use super::finished::{Finish, FinishedRow};
-use super::lanes::LaneJournal;
+use super::lanes::{LaneJournal, StateChange};
 use super::letters::{LetterRecord, LetterRow};
 use super::state::{UnackedState, part_key};
 use super::writer::{Operation, Writer};
@@ -43,6 +43,8 @@ pub struct SinkLetters {
     pub last_at: Timestamp,
     /// The records.
     pub letters: Vec<LetterRecord>,
+    /// What the sink has changed in its state for the batch.
+    pub state: Vec<StateChange>,
 }
 
 /// Where a batch is cut, and what its halves are.
@@ -97,6 +99,8 @@ pub(super) struct AckOperation {
     pub(super) letters: Option<(SinkLetters, Reply<()>)>,
     /// Of a replay: records that the destination had before.
     pub(super) already: u64,
+    /// What the sink has changed in its state for this batch.
+    pub(super) state: Vec<StateChange>,
 }
 
 impl AckOperation {
@@ -110,12 +114,26 @@ impl AckOperation {
         self.letters.as_ref().map_or(0, |(letters, _)| letters.stored_bytes(&self.identity))
     }
 
+    /// Bytes that its state takes.
+    pub(super) fn state_bytes(&self) -> u64 {
+        state_bytes(&self.state)
+    }
+
     pub(super) fn refuse(self, error: JournalError) {
         if let Some((_, reply)) = self.letters {
             // Whoever asked may have given up waiting.
             drop(reply.send(Err(error)));
         }
     }
+}
+
+/// What changes of a plugin's state take of the database.
+pub(super) fn state_bytes(state: &[StateChange]) -> u64 {
+    let bytes = |change: &StateChange| {
+        let value = change.value.as_ref().map_or(0, Vec::len);
+        (change.component.len() + change.key.len() + value) as u64
+    };
+    state.iter().map(bytes).sum()
 }
 
 impl SinkLetters {
@@ -162,6 +180,21 @@ impl LaneJournal {
         finish: Finish,
         attempts: u32,
     ) -> Result<(), JournalError> {
+        self.ack_with_state(batch, finish, attempts, Vec::new()).await
+    }
+
+    /// The same, with what the sink has changed in its state for the batch: both are durable, or neither.
+    ///
+    /// # Errors
+    /// As [`Self::ack`].
+    pub async fn ack_with_state(
+        &self,
+        batch: &StoredBatch,
+        finish: Finish,
+        attempts: u32,
+        state: Vec<StateChange>,
+    ) -> Result<(), JournalError> {
+        let bytes = usize::try_from(state_bytes(&state)).unwrap_or(usize::MAX);
         let operation = AckOperation {
             lane: self.number,
             session: self.session,
@@ -170,8 +203,9 @@ impl LaneJournal {
             finished: batch.finished(finish, attempts),
             letters: None,
             already: 0,
+            state,
         };
-        self.writer.send(Operation::Ack(Box::new(operation)), 0).await
+        self.writer.send(Operation::Ack(Box::new(operation)), bytes).await
     }
 
     /// Records durably that a batch was delivered but for these records, which become dead letters. With none, it counts as
@@ -191,9 +225,10 @@ impl LaneJournal {
     pub(super) async fn ack_and_wait(
         &self,
         batch: &StoredBatch,
-        letters: SinkLetters,
+        mut letters: SinkLetters,
         already: u64,
     ) -> Result<(), JournalError> {
+        let state = std::mem::take(&mut letters.state);
         let (reply, answer) = oneshot::channel();
         let finish = match letters.letters.len() as u64 {
             0 if batch.variant.replay && already < batch.records => Finish::Delivered,
@@ -210,8 +245,10 @@ impl LaneJournal {
             finished: batch.finished(finish, letters.attempts),
             letters: Some((letters, reply)),
             already,
+            state,
         };
-        let bytes = usize::try_from(operation.letters_bytes()).unwrap_or(usize::MAX);
+        let bytes = operation.letters_bytes() + operation.state_bytes();
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.writer.send(Operation::Ack(Box::new(operation)), bytes).await?;
         answer.await.unwrap_or(Err(JournalError::Closed))
     }
@@ -279,7 +316,8 @@ impl Writer {
             return self.settle_replay(transaction, group, operation);
         }
         let bytes = operation.letters_bytes();
-        let AckOperation { lane: number, batch: key, identity, finished, letters, .. } = operation;
+        let AckOperation { lane: number, batch: key, identity, finished, letters, state, .. } =
+            operation;
         let mut given_up = 0;
         if let Some((letters, reply)) = letters {
             let fit = self.make_letters_fit(transaction, bytes, letters.letters.len());
@@ -301,6 +339,7 @@ impl Writer {
             let seqs = letters.letters.iter().map(|letter| letter.seq);
             self.count_given_up(transaction, number, seqs)?;
         }
+        self.change_states(transaction, number, &state)?;
         let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
         let Some(done) = lane.unacked.pop_front() else { return Ok(()) };
         lane.totals.delivered += done.inputs;

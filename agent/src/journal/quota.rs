@@ -326,7 +326,7 @@ impl Writer {
         self.bound_pages(transaction)?;
         let parts = operations.iter().map(|operation| match operation {
             Operation::Part(part) => row_bytes(part.row.len()),
-            Operation::Ack(ack) => ack.letters_bytes(),
+            Operation::Ack(ack) => ack.letters_bytes() + ack.state_bytes(),
             _ => 0,
         });
         let parts = parts.sum();

@@ -340,9 +340,7 @@ impl Writer {
             let row = LetterRow::of_stage(letter, &source, number, &identity, at);
             self.write_letter(transaction, &row)?;
         }
-        for change in state {
-            self.change_state(transaction, number, change)?;
-        }
+        self.change_states(transaction, number, state)?;
         self.take_away(transaction, &seal.without_output, (End::Dropped, &identity))?;
         if batch.records > 0 {
             self.insert_batch(transaction, number, batch, 0)?;

@@ -47,8 +47,16 @@ impl Writer {
         group: &mut Group,
         operation: AckOperation,
     ) -> Result<(), JournalError> {
-        let AckOperation { lane: number, batch: key, identity, finished, letters, already, .. } =
-            operation;
+        let AckOperation {
+            lane: number,
+            batch: key,
+            identity,
+            finished,
+            letters,
+            already,
+            state,
+            ..
+        } = operation;
         let Some((letters, reply)) = letters else {
             tracing::error!("Ack of a replay without word of its letters, not taken");
             return Ok(());
@@ -65,6 +73,7 @@ impl Writer {
         group.answer(reply, ());
         let given_up = letters.letters.len() as u64;
         self.return_letters(transaction, (number, key.number()), &identity, &letters, &known)?;
+        self.change_states(transaction, number, &state)?;
         let Some(lane) = self.state.lanes.get_mut(&number) else { return Ok(()) };
         let Some(done) = lane.replays.pop_front() else { return Ok(()) };
         let delivered = done.records.saturating_sub(given_up);

@@ -20,12 +20,16 @@ use crate::clock::{Monotonic, SharedClock, Timestamp};
 use crate::error_chain::Chain;
 use crate::journal::{
     BatchKey, Finish, JournalError, LaneJournal, LetterClass, LetterRecord, SinkLetters,
-    StoredBatch,
+    StateChange, StoredBatch,
 };
 use crate::limits::LETTERS_ACK_BYTES_MAX;
 use crate::record::batch::{LanePlace, SealedBatch};
-use crate::sinks::{Class, Delivered, Sink, SinkBuilder, SinkError, Throttle};
+use crate::sinks::{Class, Delivered, Sink, SinkBuilder, SinkError, StateChanges, Throttle};
 use crate::tasks::Shutdown;
+
+/// The name of a sink's state among that of the lane's plugins: no transform can have it, and it goes along when a lane moves to
+/// a sink of another name.
+pub(super) const SINK_COMPONENT: &str = "@sink";
 
 /// The delivering half of a lane.
 pub(super) struct Deliverer {
@@ -200,16 +204,18 @@ impl Deliverer {
         match result {
             Ok(delivered) if delivered.refused.is_empty() => {
                 if current.batch.variant.replay {
-                    let already = delivered.already;
-                    self.acknowledge(current, LetterClass::Rejected, Vec::new(), already).await?;
+                    let class = LetterClass::Rejected;
+                    self.acknowledge(current, class, Vec::new(), Some(&delivered)).await?;
                 } else {
                     let had_all = delivered.already >= current.batch.records;
                     let finish = if had_all { Finish::Already } else { Finish::Delivered };
-                    self.lane.ack(current.batch, finish, current.trial.attempts).await?;
+                    let (attempts, state) = (current.trial.attempts, changes(&delivered.state));
+                    self.lane.ack_with_state(current.batch, finish, attempts, state).await?;
                     self.breaker().note(self.clock.monotonic(), current.batch.records, 0);
                 }
                 self.count_served();
                 self.succeeded(&delivered);
+                self.sink.keep(delivered.state);
                 Ok(Step::End(Settled::Done))
             }
             Ok(mut delivered) => {
@@ -381,7 +387,7 @@ impl Deliverer {
         tracing::warn!(batch = identity, ?resolution, "Batch is resolved as asked");
         match resolution {
             Resolution::Accept => {
-                self.acknowledge(current, LetterClass::Rejected, Vec::new(), 0).await?;
+                self.acknowledge(current, LetterClass::Rejected, Vec::new(), None).await?;
                 let records = batch.records;
                 self.succeeded(&Delivered { records, already: records, ..Delivered::default() });
                 Ok(Step::End(Settled::Done))
@@ -442,9 +448,12 @@ impl Deliverer {
         };
         let written = letters.len() as u64;
         let last = letters.last().map(|letter| (letter.identity.clone(), letter.reason.clone()));
-        let already = given_up.delivered.as_ref().map_or(0, |delivered| delivered.already);
-        match self.acknowledge(current, given_up.class, letters, already).await {
-            Ok(()) => {}
+        let delivered = given_up.delivered.as_ref();
+        match self.acknowledge(current, given_up.class, letters, delivered).await {
+            Ok(()) => {
+                let state = delivered.map(|delivered| delivered.state.clone());
+                self.sink.keep(state.unwrap_or_default());
+            }
             Err(error) if error.is_letters_full() || error.is_full() => {
                 let reason = Chain(&error).to_string();
                 let since = *self.failing_since.get_or_insert_with(|| self.clock.now());
@@ -499,10 +508,12 @@ impl Deliverer {
         current: &Current<'_>,
         class: LetterClass,
         letters: Vec<LetterRecord>,
-        already: u64,
+        delivered: Option<&Delivered>,
     ) -> Result<(), JournalError> {
         let Trial { attempts, first_at, last_at, .. } = current.trial;
-        let letters = SinkLetters { class, attempts, first_at, last_at, letters };
+        let already = delivered.map_or(0, |delivered| delivered.already);
+        let state = delivered.map(|delivered| changes(&delivered.state)).unwrap_or_default();
+        let letters = SinkLetters { class, attempts, first_at, last_at, letters, state };
         if current.batch.variant.replay {
             self.lane.ack_replay(current.batch, letters, already).await
         } else {
@@ -555,6 +566,16 @@ impl Deliverer {
         self.status.set(LaneState::Running);
         self.holds_no_more();
     }
+}
+
+/// What a sink has changed in its state, for the journal.
+fn changes(state: &StateChanges) -> Vec<StateChange> {
+    let changes = state.iter().map(|(key, value)| StateChange {
+        component: SINK_COMPONENT.to_owned(),
+        key: key.clone(),
+        value: value.as_ref().map(|value| value.to_vec()),
+    });
+    changes.collect()
 }
 
 /// Whether a lane in this state waits with a batch, so that it seals no more.

@@ -249,7 +249,7 @@ async fn session(
     let holds = holds_deliveries(&status.state()) && !opened.unacked.is_empty();
     let (holding, held) = watch::channel(holds);
     let deliverer = Deliverer {
-        sink: make_sink(parts, &lane, &opened, status),
+        sink: make_sink(parts, &lane, &place, &opened, status),
         builder: Arc::clone(&parts.sink),
         rules: Rules { retry: parts.retry, on_conflict: parts.on_conflict },
         lane: lane.clone(),
@@ -289,10 +289,14 @@ async fn session(
 fn make_sink(
     parts: &LaneParts,
     lane: &LaneJournal,
+    place: &Arc<LanePlace>,
     opened: &OpenedLane,
     status: &LaneStatus,
 ) -> Box<dyn Sink> {
     let mut sink = parts.sink.build();
+    let state = opened.plugin_state.get(deliver::SINK_COMPONENT).into_iter().flatten();
+    let state = state.map(|(key, value)| (key.clone(), value.as_slice().into()));
+    sink.join(place, state.collect());
     sink.remember(Arc::new(LaneMemory::new(lane.clone(), opened.sink_note.clone())));
     status.throttled_by(sink.throttle());
     sink

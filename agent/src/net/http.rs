@@ -13,6 +13,7 @@ use reqwest::{Client, NoProxy, Proxy, Url, redirect, retry};
 use rustls::CertificateError;
 
 use super::config::NetConfig;
+use super::reach::Reach;
 use super::tls::ClientTls;
 use crate::limits::{HTTP_CONNECTIONS_IDLE_MAX, HTTP_IDLE_MS_MAX, HTTP_PING_MS};
 use crate::settings::{Complaint, mask};
@@ -47,7 +48,7 @@ pub enum Unanswered {
     Broken,
 }
 
-/// Makes a client. Connects to nothing and reads no file.
+/// Makes a client, which connects to what is in reach only; without one to everything. Connects to nothing and reads no file.
 ///
 /// # Errors
 /// When the settings make no client, which a checked config rules out.
@@ -55,6 +56,7 @@ pub fn client(
     tls: &ClientTls,
     net: &NetConfig,
     connect_timeout: Duration,
+    reach: Option<Reach>,
 ) -> Result<Client, ClientError> {
     let tls = tls.config(&[b"h2", b"http/1.1"]).map_err(ClientError::Tls)?;
     let ping = Duration::from_millis(HTTP_PING_MS);
@@ -72,6 +74,9 @@ pub fn client(
         // Streams of a dead link would share its connection for ever.
         .http2_keep_alive_interval(ping)
         .http2_keep_alive_timeout(ping / 2);
+    if let Some(reach) = reach {
+        builder = builder.dns_resolver(std::sync::Arc::new(reach));
+    }
     if let Some(proxy) = &net.proxy {
         let proxy = Proxy::all(proxy.url().clone()).map_err(ClientError::Setup)?;
         builder = builder.proxy(proxy.no_proxy(NoProxy::from_string(LOOPBACK)));

@@ -4,6 +4,7 @@
 pub mod config;
 pub mod http;
 pub mod nats;
+pub mod reach;
 pub mod tls;
 
 #[cfg(test)]

@@ -1,22 +1,19 @@
-//! Instances of guests and the calls on them: what goes in, what comes out, and what became of a call that failed.
+//! Instances of transforms and the calls on them: what goes in, what comes out, and what became of a call that failed.
 
 use std::ops::Range;
-use std::time::Duration;
 
-use wasmtime::{Store, StoreContextMut, Trap, UpdateDeadline};
+use wasmtime::Store;
 
 use super::bindings::exports::waystation::plugin::{ticks, transform as wit};
 use super::bindings::waystation::plugin::types;
-use super::engine::first_look_ticks;
 use super::error::{CallError, Fault, FaultKind};
-use super::host::{HostState, Misuse, bounded_text};
-use super::limiter::{LimitError, Limiter};
+use super::guest::{CallLimits, classify, header_params, open, output_bytes_max, set_deadline};
+use super::host::HostState;
 use super::state::StateView;
 use super::{Draft, Outcome, Plugin};
-use crate::clock::{Clock as _, Monotonic, SystemClock, Timestamp};
+use crate::clock::Timestamp;
 use crate::limits::{
-    HEADERS_BYTES_MAX, PLUGIN_INIT_MS_MAX, PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR,
-    PLUGIN_TICK_RECORDS_MAX, RECORD_BYTES_MAX, SUBJECT_BYTES_MAX,
+    HEADERS_BYTES_MAX, PLUGIN_TICK_RECORDS_MAX, RECORD_BYTES_MAX, SUBJECT_BYTES_MAX,
 };
 use crate::record::RecordView;
 use crate::record::batch::LanePlace;
@@ -49,54 +46,14 @@ impl Instance {
         state: StateView,
     ) -> Result<Self, CallError> {
         let inner = &plugin.inner;
-        let mut store = Store::new(
-            inner.linked.pre.engine(),
-            HostState {
-                limiter: Limiter::new(inner.memory_max),
-                state,
-                state_writable: false,
-                lane: place.lane.clone(),
-                log: inner.log.clone(),
-                deadline: Monotonic::default(),
-            },
-        );
-        store.limiter(|state| &mut state.limiter);
-        store.set_hostcall_fuel(PLUGIN_OUTPUT_BYTES_MIN);
-        store.epoch_deadline_callback(look_at_the_clock);
-        set_deadline(&mut store, Duration::from_millis(PLUGIN_INIT_MS_MAX));
-        let running = inner.ticker.run();
-        let place = wit::Place {
-            agent: place.agent.as_str(),
-            source: place.source.as_str(),
-            pipeline: place.pipeline.as_str(),
-            sink: place.sink.as_str(),
-        };
-        let linked = &inner.linked;
-        let guest = linked.pre.instantiate(&mut store).and_then(|instance| {
-            let guest = linked.transform.load(&mut store, &instance)?;
-            let ticks = linked.ticks.as_ref();
-            let ticks = ticks.map(|ticks| ticks.load(&mut store, &instance)).transpose()?;
-            let answer = guest.call_init(&mut store, &inner.config, place)?;
-            Ok((guest, ticks, answer))
-        });
-        drop(running);
-        let limits = CallLimits {
-            deadline_ms: u128::from(PLUGIN_INIT_MS_MAX),
-            output_bytes: PLUGIN_OUTPUT_BYTES_MIN,
-        };
-        match guest {
-            Ok((guest, ticks, Ok(()))) => {
-                store.data_mut().state_writable = true;
-                Ok(Self { plugin, store, guest, ticks, dead: false })
-            }
-            Ok((_, _, Err(reason))) => {
-                Err(CallError::Fault(Fault::new(FaultKind::InitError, bounded_text(&reason))))
-            }
-            Err(error) => {
-                let fault = classify(&error, limits);
-                Err(CallError::Fault(Fault { text: format!("in init: {}", fault.text), ..fault }))
-            }
-        }
+        let (store, (guest, ticks)) = open(&inner.guest, place, state, |store, instance, call| {
+            let guest = inner.transform.load(&mut *store, instance)?;
+            let ticks = inner.ticks.as_ref();
+            let ticks = ticks.map(|ticks| ticks.load(&mut *store, instance)).transpose()?;
+            let answer = guest.call_init(&mut *store, call.config, call.place)?;
+            Ok(((guest, ticks), answer))
+        })?;
+        Ok(Self { plugin, store, guest, ticks, dead: false })
     }
 
     /// Has the guest process records: one outcome for each, in the same order.
@@ -113,7 +70,7 @@ impl Instance {
         let limits = self.begin(input_bytes, records.len())?;
         let (headers, ranges) = header_params(records);
         let params = record_params(records, &headers, &ranges);
-        let running = self.plugin.inner.ticker.run();
+        let running = self.plugin.inner.guest.ticker.run();
         let answer = self.guest.call_process(&mut self.store, now.0, &params);
         drop(running);
         let outcomes = self.answered(answer, limits)?;
@@ -124,7 +81,7 @@ impl Instance {
         let outcomes = outcomes
             .into_iter()
             .zip(records)
-            .map(|(outcome, record)| outcome_of(outcome, Of::Seq(record.seq)))
+            .map(|(outcome, record)| outcome_of(outcome, Of::Seq(record.seq), self.store.data()))
             .collect::<Result<_, _>>()
             .map_err(CallError::Fault)?;
         self.dead = false;
@@ -140,7 +97,7 @@ impl Instance {
         let Some(ticks) = &self.ticks else {
             return Err(CallError::Host("the plugin has no timer".into()));
         };
-        let running = self.plugin.inner.ticker.run();
+        let running = self.plugin.inner.guest.ticker.run();
         let answer = ticks.call_tick(&mut self.store, now.0);
         drop(running);
         let drafts = self.answered(answer, limits)?;
@@ -164,7 +121,7 @@ impl Instance {
             return Err(CallError::Host(text.into()));
         }
         self.dead = true;
-        let deadline = self.plugin.inner.deadline;
+        let deadline = self.plugin.inner.guest.deadline;
         let limits = CallLimits {
             deadline_ms: deadline.as_millis(),
             output_bytes: output_bytes_max(input_bytes),
@@ -180,12 +137,13 @@ impl Instance {
         answer: wasmtime::Result<Result<T, wit::Error>>,
         limits: CallLimits,
     ) -> Result<T, CallError> {
-        let answer = answer.map_err(|error| CallError::Fault(classify(&error, limits)))?;
+        let host = self.store.data();
+        let answer = answer.map_err(|error| CallError::Fault(classify(&error, limits, host)))?;
         answer.map_err(|error| {
             self.dead = false;
             match error {
-                wit::Error::Retryable(reason) => CallError::Retryable(bounded_text(&reason)),
-                wit::Error::Permanent(reason) => CallError::Permanent(bounded_text(&reason)),
+                wit::Error::Retryable(reason) => CallError::Retryable(host.shown(&reason)),
+                wit::Error::Permanent(reason) => CallError::Permanent(host.shown(&reason)),
             }
         })
     }
@@ -201,59 +159,6 @@ impl Instance {
     pub fn into_state(self) -> StateView {
         self.store.into_data().state
     }
-}
-
-/// A guest runs in real time, whatever the agent's clock says.
-fn set_deadline(store: &mut Store<HostState>, deadline: Duration) {
-    store.set_epoch_deadline(first_look_ticks(deadline));
-    let nanoseconds = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
-    store.data_mut().deadline = Monotonic(SystemClock.monotonic().0.saturating_add(nanoseconds));
-}
-
-fn look_at_the_clock(store: StoreContextMut<'_, HostState>) -> wasmtime::Result<UpdateDeadline> {
-    if SystemClock.monotonic() >= store.data().deadline {
-        return Err(Trap::Interrupt.into());
-    }
-    Ok(UpdateDeadline::Continue(1))
-}
-
-/// What a call was allowed, for the texts of faults.
-#[derive(Debug, Clone, Copy)]
-struct CallLimits {
-    deadline_ms: u128,
-    output_bytes: usize,
-}
-
-fn output_bytes_max(input_bytes: usize) -> usize {
-    input_bytes.saturating_mul(PLUGIN_OUTPUT_FACTOR).max(PLUGIN_OUTPUT_BYTES_MIN)
-}
-
-/// All headers of a call in one list, and where those of each record stand in it.
-///
-/// Records that lie behind each other in a block often share their headers, down to where they lie.
-fn header_params<'a>(
-    records: &[RecordView<'a>],
-) -> (Vec<types::HeaderParam<'a>>, Vec<Range<usize>>) {
-    let mut headers = Vec::new();
-    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(records.len());
-    let mut before: Option<&RecordView<'a>> = None;
-    for record in records {
-        let range = match (before, ranges.last()) {
-            (Some(before), Some(range)) if std::ptr::eq(before.headers.0, record.headers.0) => {
-                range.clone()
-            }
-            _ => {
-                let start = headers.len();
-                headers.extend(
-                    record.headers.iter().map(|(name, value)| types::HeaderParam { name, value }),
-                );
-                start..headers.len()
-            }
-        };
-        ranges.push(range);
-        before = Some(record);
-    }
-    (headers, ranges)
 }
 
 fn record_params<'a>(
@@ -315,7 +220,7 @@ fn draft_of(draft: wit::Draft, of: Of) -> Result<Draft, Fault> {
     })
 }
 
-fn outcome_of(outcome: wit::Outcome, of: Of) -> Result<Outcome, Fault> {
+fn outcome_of(outcome: wit::Outcome, of: Of, host: &HostState) -> Result<Outcome, Fault> {
     Ok(match outcome {
         wit::Outcome::Keep => Outcome::Keep,
         wit::Outcome::Drop => Outcome::Drop,
@@ -325,36 +230,6 @@ fn outcome_of(outcome: wit::Outcome, of: Of) -> Result<Outcome, Fault> {
             let drafts = parts.into_iter().map(|draft| draft_of(draft, of));
             Outcome::Split(drafts.collect::<Result<_, _>>()?)
         }
-        wit::Outcome::Reject(reason) => Outcome::Reject(bounded_text(&reason)),
+        wit::Outcome::Reject(reason) => Outcome::Reject(host.shown(&reason)),
     })
-}
-
-/// What became of a guest whose call did not return.
-fn classify(error: &wasmtime::Error, limits: CallLimits) -> Fault {
-    if let Some(limit) = error.downcast_ref::<LimitError>() {
-        return Fault::new(FaultKind::Memory, limit.to_string());
-    }
-    if let Some(misuse) = error.downcast_ref::<Misuse>() {
-        return Fault::new(FaultKind::Contract, misuse.to_string());
-    }
-    match error.downcast_ref::<Trap>() {
-        Some(Trap::Interrupt) => {
-            let text = format!("it took longer than its {} ms", limits.deadline_ms);
-            Fault::new(FaultKind::Deadline, text)
-        }
-        Some(Trap::StackOverflow) => {
-            Fault::new(FaultKind::Stack, "it used more than 512 KiB of stack")
-        }
-        Some(trap) => Fault::new(FaultKind::Trap, trap.to_string()),
-        None => {
-            let text = format!("{error:#}");
-            // wasmtime has no public type for this one.
-            if text.contains("fuel allocated for hostcalls has been exhausted") {
-                let limit = human_bytes(limits.output_bytes as u64);
-                let text = format!("it handed over more than {limit} at once");
-                return Fault::new(FaultKind::Output, text);
-            }
-            Fault::new(FaultKind::Contract, bounded_text(&text))
-        }
-    }
 }

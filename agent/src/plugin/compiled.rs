@@ -273,7 +273,7 @@ pub fn compile_file(
     {
         return Err(PluginError::Pin { path: input.to_owned(), found, pinned });
     }
-    let inspection = inspect::inspect_bytes(&component)
+    let inspection = inspect::inspect_bytes(&component, None)
         .map_err(|problems| PluginError::Unfit { path: input.to_owned(), problems })?;
     if inspection.compiled {
         return Err(PluginError::unfit(input, "it is compiled already"));

@@ -1,10 +1,11 @@
-//! A `[transforms.NAME]` table.
+//! A `[transforms.NAME]` table, and what it has in common with that of a sink that is a plugin.
 
 use crate::settings::{Complaint, Table};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::record::id::TransformId;
+use crate::secret::SecretJson;
 use crate::units::ByteSize;
 
 /// What happens to a batch when the plugin says `permanent`.
@@ -29,23 +30,32 @@ pub enum InstanceLife {
     Reuse,
 }
 
+/// What every table with a plugin has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestConfig {
+    /// `plugin`: the component, already resolved against the folder of the config file.
+    pub plugin: PathBuf,
+    /// `sha256`: the digest that the file must have; default none.
+    pub sha256: Option<[u8; 32]>,
+    /// `config`: handed to the plugin as JSON text; default `{}`. A table in it that is nothing but `{ env = "NAME" }` or
+    /// `{ file = "PATH" }` stands for the secret that it names.
+    pub config: SecretJson,
+    /// `memory_max`: linear memory of an instance; default `"64MiB"`, 1 MiB to 4 GiB.
+    pub memory_max: ByteSize,
+    /// `deadline`: wall time of one call, for a sink without the time that its requests take; default `"1s"`, 10 ms to
+    /// 10 min.
+    pub deadline: Duration,
+}
+
 /// Settings of one transform.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TransformConfig {
     /// The table's name.
     pub id: TransformId,
-    /// `plugin`: the component, already resolved against the folder of the config file.
-    pub plugin: PathBuf,
-    /// `sha256`: the digest that the file must have; default none.
-    pub sha256: Option<[u8; 32]>,
+    /// What every plugin has.
+    pub guest: GuestConfig,
     /// `tick`: time between two calls of a plugin with a timer, between batches; default none, 100 ms to 24 h.
     pub tick: Option<Duration>,
-    /// `config`: handed to the plugin as JSON text; default `{}`.
-    pub config: String,
-    /// `memory_max`: linear memory of an instance; default `"64MiB"`, 1 MiB to 4 GiB.
-    pub memory_max: ByteSize,
-    /// `deadline`: wall time of one call; default `"1s"`, 10 ms to 10 min.
-    pub deadline: Duration,
     /// `on_error`, default `"dead_letter"`.
     pub on_error: OnError,
     /// `instance`, default `"per_batch"`.
@@ -61,10 +71,10 @@ const DEADLINE: (Duration, Duration) = (Duration::from_millis(10), Duration::fro
 const TICK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_hours(24));
 const CALL_BYTES: (ByteSize, ByteSize) = (ByteSize(1), ByteSize(64 << 20));
 
-impl TransformConfig {
-    /// Reads `[transforms.ID]`. `None` when something is missing, which was reported.
+impl GuestConfig {
+    /// Reads the keys that every plugin has. `None` when something is missing, which was reported.
     #[must_use]
-    pub fn read(id: Option<TransformId>, table: &Table<'_>) -> Option<Self> {
+    pub fn read(table: &Table<'_>) -> Option<Self> {
         let plugin = table.file_path("plugin", "The WebAssembly component.").required();
         let sha256 = table
             .parsed("sha256", "The digest that the file must have.", "64 hex digits", |text| {
@@ -74,11 +84,8 @@ impl TransformConfig {
                 })
             })
             .optional();
-        let tick = table
-            .duration("tick", "Time between two calls of a plugin with a timer, between batches.")
-            .within(TICK.0..=TICK.1)
-            .optional();
-        let config = table.json("config", "Handed to the plugin as JSON.").or("{}".to_owned());
+        let config =
+            table.json("config", "Handed to the plugin as JSON.").or(SecretJson::default());
         let memory_max = table
             .size("memory_max", "Linear memory of an instance.")
             .within(MEMORY.0..=MEMORY.1)
@@ -87,6 +94,20 @@ impl TransformConfig {
             .duration("deadline", "Wall time of one call.")
             .within(DEADLINE.0..=DEADLINE.1)
             .or(Duration::from_secs(1));
+        let sha256 = sha256.map(|digest| digest.0);
+        Some(Self { plugin: plugin?, sha256, config, memory_max, deadline })
+    }
+}
+
+impl TransformConfig {
+    /// Reads `[transforms.ID]`. `None` when something is missing, which was reported.
+    #[must_use]
+    pub fn read(id: Option<TransformId>, table: &Table<'_>) -> Option<Self> {
+        let guest = GuestConfig::read(table);
+        let tick = table
+            .duration("tick", "Time between two calls of a plugin with a timer, between batches.")
+            .within(TICK.0..=TICK.1)
+            .optional();
         let on_error = table
             .choice(
                 "on_error",
@@ -111,12 +132,8 @@ impl TransformConfig {
             .or(ByteSize(1 << 20));
         Some(Self {
             id: id?,
-            plugin: plugin?,
-            sha256: sha256.map(|digest| digest.0),
+            guest: guest?,
             tick,
-            config,
-            memory_max,
-            deadline,
             on_error,
             instance,
             call_records_max,

@@ -1,4 +1,4 @@
-//! `wit/plugin.wit` as far as an inspection needs it: the interfaces of a transform and the signatures of their functions.
+//! `wit/plugin.wit` as far as an inspection needs it: the interfaces of plugins and the signatures of their functions.
 
 /// The version of the package that this agent offers.
 pub(super) const VERSION: &str = "0.1.0";
@@ -80,7 +80,47 @@ pub(super) const TICKS: Interface = Interface {
     )],
 };
 
-/// What a transform may import.
+macro_rules! sink_error {
+    () => {
+        "variant<unreachable: string, retryable: record<reason: string, retry-after-ms: option<u32>>, rejected: string, conflict: string>"
+    };
+}
+
+/// What a sink exports.
+pub(super) const SINK: Interface = Interface {
+    name: "sink",
+    functions: &[
+        ("init", concat!("func(config: string, place: ", place!(), ") -> result<ok, err: string>")),
+        ("probe", concat!("func(now: s64) -> result<ok, err: ", sink_error!(), ">")),
+        (
+            "deliver",
+            concat!(
+                "func(batch: record<id: string, attempt: u32, now: s64, deadline-ms: u32, records: list<record<id: string, seq: u64, time: s64, subject: string, headers: ",
+                header!(),
+                ", payload: list<u8>>>>) -> result<ok: list<record<index: u32, reason: string>>, err: ",
+                sink_error!(),
+                ">"
+            ),
+        ),
+    ],
+};
+
+/// What only a sink may import.
+pub(super) const HTTP: Interface = Interface {
+    name: "http",
+    functions: &[(
+        "send",
+        concat!(
+            "func(request: record<method: string, url: string, headers: ",
+            header!(),
+            ", body: list<u8>>) -> result<ok: record<status: u16, headers: ",
+            header!(),
+            ", body: list<u8>>, err: variant<denied: string, timeout: string, network: string>>"
+        ),
+    )],
+};
+
+/// What every plugin may import.
 pub(super) const IMPORTS: &[Interface] = &[
     Interface { name: "types", functions: &[] },
     Interface {

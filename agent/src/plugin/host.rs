@@ -1,4 +1,4 @@
-//! What a guest can call: `log` and `state`.
+//! What a guest can call: `log` and `state`; `http` is in `http.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,23 +6,47 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tracing::{debug, error, info, warn};
 
 use super::bindings::waystation::plugin::{log, state, types};
+use super::http::HttpClient;
 use super::limiter::Limiter;
 use super::state::StateView;
-use crate::clock::{Monotonic, SharedClock};
+use crate::clock::{Clock as _, Monotonic, SharedClock, SystemClock};
 use crate::limits::{PLUGIN_LOG_LINES_PER_SECOND_MAX, PLUGIN_TEXT_BYTES_MAX};
-use crate::record::id::{LaneName, TransformId};
+use crate::record::id::LaneName;
+use crate::settings::mask;
 
 /// Everything that belongs to one instance of a guest.
-#[derive(Debug)]
 pub(super) struct HostState {
     pub(super) limiter: Limiter,
     pub(super) state: StateView,
-    /// False during `init`.
+    /// False during `init` and `probe`.
     pub(super) state_writable: bool,
     pub(super) lane: LaneName,
     pub(super) log: Arc<LogGate>,
     /// When the running call is stopped.
     pub(super) deadline: Monotonic,
+    /// Who carries out the requests of the running call, in those that may make any.
+    pub(super) http: Option<Arc<dyn HttpClient>>,
+    /// What was filled into the config, and must not be seen.
+    pub(super) secrets: Vec<String>,
+}
+
+impl HostState {
+    /// A guest's text as people may read it: up to 1 KiB, on one line, without secrets.
+    pub(super) fn shown(&self, text: &str) -> String {
+        if self.secrets.is_empty() {
+            return bounded_text(text);
+        }
+        bounded_text(&mask::hidden(text.to_owned(), &self.secrets))
+    }
+
+    /// Does what is not on the guest's time.
+    pub(super) fn outside<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let begun = SystemClock.monotonic();
+        let done = work();
+        let spent = SystemClock.monotonic().0.saturating_sub(begun.0);
+        self.deadline = Monotonic(self.deadline.0.saturating_add(spent));
+        done
+    }
 }
 
 impl types::Host for HostState {}
@@ -34,7 +58,9 @@ pub(super) struct Misuse(&'static str);
 
 impl log::Host for HostState {
     fn log(&mut self, level: log::Level, message: String) -> wasmtime::Result<()> {
-        self.log.line(level, &self.lane, &message);
+        if self.log.admit() {
+            self.log.line(level, &self.lane, &self.shown(&message));
+        }
         Ok(())
     }
 }
@@ -46,7 +72,7 @@ impl state::Host for HostState {
 
     fn set(&mut self, key: String, value: Vec<u8>) -> wasmtime::Result<Result<(), String>> {
         if !self.state_writable {
-            return Ok(Err("the state is read-only in init".to_owned()));
+            return Ok(Err("the state is read-only in init and probe".to_owned()));
         }
         Ok(self.state.set(key, value).map_err(|error| error.to_string()))
     }
@@ -54,9 +80,8 @@ impl state::Host for HostState {
     fn delete(&mut self, key: String) -> wasmtime::Result<()> {
         if !self.state_writable {
             // There is no error to return, and going on as if it had worked would be worse.
-            return Err(
-                Misuse("state.delete was called in init, where the state is read-only").into()
-            );
+            let text = "state.delete was called in init or probe, where the state is read-only";
+            return Err(Misuse(text).into());
         }
         self.state.delete(key);
         Ok(())
@@ -70,7 +95,8 @@ impl state::Host for HostState {
 /// Lets through what a plugin may log, over all its instances.
 #[derive(Debug)]
 pub(super) struct LogGate {
-    plugin: TransformId,
+    /// The transform or sink, as the config names it.
+    plugin: String,
     clock: SharedClock,
     window: Mutex<Window>,
     left_out: AtomicU64,
@@ -84,7 +110,7 @@ struct Window {
 }
 
 impl LogGate {
-    pub(super) fn new(plugin: TransformId, clock: SharedClock) -> Self {
+    pub(super) fn new(plugin: String, clock: SharedClock) -> Self {
         let window = Mutex::new(Window { start: clock.monotonic(), ..Window::default() });
         Self { plugin, clock, window, left_out: AtomicU64::new(0) }
     }
@@ -95,10 +121,7 @@ impl LogGate {
     }
 
     fn line(&self, level: log::Level, lane: &LaneName, message: &str) {
-        if !self.admit() {
-            return;
-        }
-        let (plugin, message) = (&self.plugin, bounded_text(message));
+        let plugin = &self.plugin;
         match level {
             log::Level::Debug => debug!(%plugin, %lane, "{message}"),
             log::Level::Info => info!(%plugin, %lane, "{message}"),
@@ -160,7 +183,7 @@ mod tests {
     #[test]
     fn a_hundred_lines_a_second_pass_and_the_rest_is_counted() {
         let clock = Arc::new(ManualClock::new(Timestamp(0)));
-        let gate = LogGate::new("clean".parse().unwrap(), clock.clone());
+        let gate = LogGate::new("clean".to_owned(), clock.clone());
         assert_eq!((0..250).filter(|_| gate.admit()).count(), 100);
         assert_eq!(gate.left_out(), 150);
         clock.advance(Duration::from_secs(1));

@@ -12,11 +12,20 @@ use wasmparser::component_types::{
 use wasmparser::types::TypesRef;
 use wasmparser::{Encoding, Parser, Payload, Validator};
 
-use super::config::TransformConfig;
+use super::PluginUse;
 use super::contract::{self, Interface, VERSION};
 use super::engine::FEATURES;
 use crate::limits::PLUGIN_BYTES_MAX;
 use crate::units::ByteSize;
+
+/// What a plugin is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It turns records into records.
+    Transform,
+    /// It delivers them.
+    Sink,
+}
 
 /// What a file that can be used is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,23 +49,31 @@ impl Inspection {
         self.exports.contains(&contract::TICKS.full_name())
     }
 
-    /// What hardly means what it says in a transform's config.
+    /// What hardly means what it says in the config that uses it.
     #[must_use]
-    pub fn warnings(&self, config: &TransformConfig) -> Vec<String> {
-        let forgotten = self.has_ticks() && config.tick.is_none();
-        let warning =
-            "it has a timer, and nothing calls it; set tick = \"10s\" or another time in its table";
-        forgotten.then(|| warning.to_owned()).into_iter().collect()
+    pub fn warnings(&self, used: PluginUse<'_>) -> Vec<String> {
+        let warning = match used {
+            PluginUse::Transform(config) if self.has_ticks() && config.tick.is_none() => {
+                "it has a timer, and nothing calls it; set tick = \"10s\" or another time in its table"
+            }
+            PluginUse::Sink { may_send: false, .. }
+                if self.imports.contains(&contract::HTTP.full_name()) =>
+            {
+                "it sends requests, and its table lets it reach nobody; write allow = { http = [\"https://HOST\"] }"
+            }
+            _ => return Vec::new(),
+        };
+        vec![warning.to_owned()]
     }
 }
 
-/// Inspects the file of a transform.
+/// Inspects the file of a plugin; without a role as what it says that it is.
 ///
 /// # Errors
 /// All problems at once, each one a sentence about the file that does not repeat its path.
-pub fn inspect(path: &Path) -> Result<Inspection, Vec<String>> {
+pub fn inspect(path: &Path, role: Option<Role>) -> Result<Inspection, Vec<String>> {
     let bytes = read(path).map_err(|error| vec![format!("it cannot be read: {error}")])?;
-    inspect_bytes(&bytes)
+    inspect_bytes(&bytes, role)
 }
 
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -73,7 +90,7 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-pub(super) fn inspect_bytes(bytes: &[u8]) -> Result<Inspection, Vec<String>> {
+pub(super) fn inspect_bytes(bytes: &[u8], role: Option<Role>) -> Result<Inspection, Vec<String>> {
     let mut inspection = Inspection {
         sha256: super::sha256(bytes),
         size_bytes: bytes.len() as u64,
@@ -85,7 +102,7 @@ pub(super) fn inspect_bytes(bytes: &[u8]) -> Result<Inspection, Vec<String>> {
         return Ok(inspection);
     }
     let one = |problem: String| vec![problem];
-    check_kind(bytes).map_err(one)?;
+    check_kind(bytes, role).map_err(one)?;
     let types = Validator::new_with_features(FEATURES).validate_all(bytes).map_err(|error| {
         vec![format!(
             "it is damaged or cut short, or uses something that plugins may not: {} at byte {} of {}; build it anew or copy it again",
@@ -96,8 +113,10 @@ pub(super) fn inspect_bytes(bytes: &[u8]) -> Result<Inspection, Vec<String>> {
     })?;
     let (imports, exports) = top_level(bytes).map_err(|error| vec![error.to_string()])?;
     let mut problems = Vec::new();
-    check_exports(types.as_ref(), &exports, &mut problems);
-    check_imports(types.as_ref(), &imports, &mut problems);
+    let is_sink = exports.iter().any(|name| contract::is(name, "sink"));
+    let role = role.unwrap_or(if is_sink { Role::Sink } else { Role::Transform });
+    check_exports(types.as_ref(), &exports, role, &mut problems);
+    check_imports(types.as_ref(), &imports, role, &mut problems);
     if !problems.is_empty() {
         return Err(problems);
     }
@@ -106,7 +125,7 @@ pub(super) fn inspect_bytes(bytes: &[u8]) -> Result<Inspection, Vec<String>> {
 }
 
 /// Tells a component from everything else by its first bytes.
-fn check_kind(bytes: &[u8]) -> Result<(), String> {
+fn check_kind(bytes: &[u8], role: Option<Role>) -> Result<(), String> {
     if bytes.is_empty() {
         return Err("it is empty; build it anew or copy it again".to_owned());
     }
@@ -117,9 +136,15 @@ fn check_kind(bytes: &[u8]) -> Result<(), String> {
         Ok(wasmparser::Chunk::Parsed {
             payload: Payload::Version { encoding: Encoding::Module, .. },
             ..
-        }) => Err(format!(
-            "it is a core module; make it a component of the world waystation:plugin/transform-plugin@{VERSION}, for example with `wasm-tools component new`"
-        )),
+        }) => {
+            let world = match role {
+                Some(Role::Sink) => "sink-plugin",
+                _ => "transform-plugin",
+            };
+            Err(format!(
+                "it is a core module; make it a component of the world waystation:plugin/{world}@{VERSION}, for example with `wasm-tools component new`"
+            ))
+        }
         Ok(_) => Ok(()),
         Err(error) => Err(format!(
             "it is damaged or cut short: {}; build it anew or copy it again",
@@ -151,41 +176,49 @@ fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), wasmparser::Bin
     Ok((imports, exports))
 }
 
-fn check_exports(types: TypesRef<'_>, exports: &[String], problems: &mut Vec<String>) {
-    let (transform, ticks) = (&contract::TRANSFORM, &contract::TICKS);
-    if exports.contains(&ticks.full_name()) {
-        check_functions(types, ticks, true, problems);
+fn check_exports(types: TypesRef<'_>, exports: &[String], role: Role, problems: &mut Vec<String>) {
+    let (wanted, other, misused) = match role {
+        Role::Transform => (
+            &contract::TRANSFORM,
+            &contract::SINK,
+            "it is a sink, used as a transform here; use it in a [sinks.NAME] table with type = \"plugin\"",
+        ),
+        Role::Sink => (
+            &contract::SINK,
+            &contract::TRANSFORM,
+            "it is a transform, used as a sink here; use it in a [transforms.NAME] table",
+        ),
+    };
+    if role == Role::Transform && exports.contains(&contract::TICKS.full_name()) {
+        check_functions(types, &contract::TICKS, true, problems);
     }
-    if exports.contains(&transform.full_name()) {
-        check_functions(types, transform, true, problems);
-    } else if let Some(other) = exports.iter().find(|name| contract::is(name, "transform")) {
+    if exports.contains(&wanted.full_name()) {
+        check_functions(types, wanted, true, problems);
+    } else if let Some(found) = exports.iter().find(|name| contract::is(name, wanted.name)) {
         problems.push(format!(
-            "it exports {other}, and this agent runs {}; build it with a matching version of the SDK",
-            transform.full_name()
+            "it exports {found}, and this agent runs {}; build it with a matching version of the SDK",
+            wanted.full_name()
         ));
-    } else if exports.iter().any(|name| contract::is(name, "sink")) {
-        problems.push(
-            "it is a sink, used as a transform here; use it in a [sinks.NAME] table with type = \"plugin\""
-                .to_owned(),
-        );
+    } else if exports.iter().any(|name| contract::is(name, other.name)) {
+        problems.push(misused.to_owned());
     } else {
         problems.push(format!(
             "it does not export {}, so there is nothing to run; it exports {}",
-            transform.full_name(),
+            wanted.full_name(),
             if exports.is_empty() { "nothing".to_owned() } else { exports.join(", ") }
         ));
     }
 }
 
-fn check_imports(types: TypesRef<'_>, imports: &[String], problems: &mut Vec<String>) {
+fn check_imports(types: TypesRef<'_>, imports: &[String], role: Role, problems: &mut Vec<String>) {
+    let http = (role == Role::Sink).then_some(&contract::HTTP);
+    let offered = || contract::IMPORTS.iter().chain(http);
     for name in imports {
-        if let Some(interface) = contract::IMPORTS.iter().find(|known| known.full_name() == *name) {
+        if let Some(interface) = offered().find(|known| known.full_name() == *name) {
             check_functions(types, interface, false, problems);
-        } else if contract::is(name, "http") {
+        } else if http.is_none() && contract::is(name, "http") {
             problems.push(format!("it imports {name}, which is for sinks only"));
-        } else if let Some(known) =
-            contract::IMPORTS.iter().find(|known| contract::is(name, known.name))
-        {
+        } else if let Some(known) = offered().find(|known| contract::is(name, known.name)) {
             problems.push(format!(
                 "it imports {name}, and this agent offers {}; build it with a matching version of the SDK",
                 known.full_name()

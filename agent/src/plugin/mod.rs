@@ -6,7 +6,8 @@
 //! that, never on async ones.
 //!
 //! From the outside in: [`PluginHost`] loads a [`Plugin`] (inspection, compiled code, linking), a plugin makes an [`Instance`]
-//! for each batch, an instance processes calls. What an instance changes in the state is in its [`StateView`], and counts only
+//! for each batch, an instance processes calls. A [`SinkPlugin`] makes a [`SinkInstance`], which delivers, and whose requests go
+//! through an [`HttpClient`] of whoever calls it. What an instance changes in the state is in its [`StateView`], and counts only
 //! when the lane stores it. The host knows neither lanes nor the journal; digests of compiled code are kept through
 //! [`CompiledDigests`].
 
@@ -18,38 +19,42 @@ mod compiled;
 mod contract;
 mod engine;
 mod error;
+mod guest;
 mod host;
+mod http;
 mod inspect;
 mod limiter;
+mod sink;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use wasmtime::Engine;
 use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 
 use crate::clock::{SharedClock, Timestamp};
 use crate::record::batch::LanePlace;
-use crate::record::id::TransformId;
-use crate::units::ByteSize;
+use crate::record::id::{SinkId, TransformId};
 
 pub use call::Instance;
 pub use compiled::compile_file;
 pub use error::{CallError, Fault, FaultKind, PluginError};
-pub use inspect::{Inspection, inspect};
+pub use http::{HttpClient, HttpFailure, HttpRequest, HttpResponse};
+pub use inspect::{Inspection, Role, inspect};
+pub use sink::{Rejection, SinkCall, SinkFailure, SinkInstance};
 pub use state::{State, StateDelta, StateError, StateView};
 
-use bindings::WindowedPlugin;
-use bindings::exports::waystation::plugin::{ticks, transform};
+use bindings::exports::waystation::plugin::{sink as sink_exports, ticks, transform};
+use bindings::waystation::plugin as imports;
 use compiled::CompiledStore;
-use config::TransformConfig;
-use engine::{Ticker, TickerSlot};
+use config::{GuestConfig, TransformConfig};
+use engine::TickerSlot;
+use guest::Guest;
 use host::{HostState, LogGate};
 
 /// The version of the engine that runs plugins.
@@ -117,7 +122,8 @@ pub struct HostOptions {
 /// Loads plugins. One for each agent.
 pub struct PluginHost {
     engine: Engine,
-    linker: Linker<HostState>,
+    transforms: Linker<HostState>,
+    sinks: Linker<HostState>,
     store: CompiledStore,
     tickers: TickerSlot,
     clock: SharedClock,
@@ -136,12 +142,11 @@ impl PluginHost {
     /// When the machine does not suit, or the folder cannot be made or belongs to somebody else.
     pub fn new(options: HostOptions) -> Result<Self, PluginError> {
         let engine = engine::engine()?;
-        let mut linker = Linker::new(&engine);
-        WindowedPlugin::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)
-            .map_err(PluginError::engine)?;
+        let transforms = linker(&engine, Role::Transform).map_err(PluginError::engine)?;
+        let sinks = linker(&engine, Role::Sink).map_err(PluginError::engine)?;
         let clock = Arc::clone(&options.clock);
         let store = CompiledStore::open(options, &engine)?;
-        Ok(Self { engine, linker, store, tickers: TickerSlot::default(), clock })
+        Ok(Self { engine, transforms, sinks, store, tickers: TickerSlot::default(), clock })
     }
 
     /// Loads the plugin of a transform. Takes milliseconds when it was compiled before, and up to two minutes otherwise.
@@ -149,6 +154,38 @@ impl PluginHost {
     /// # Errors
     /// When the file is unfit or not the pinned one, or cannot be compiled.
     pub fn load(&self, config: &TransformConfig) -> Result<Plugin, PluginError> {
+        let find = |pre: &_| {
+            let ticks = ticks::GuestIndices::new(pre).ok();
+            Ok((transform::GuestIndices::new(pre)?, ticks))
+        };
+        let name = config.id.to_string();
+        let (guest, (transform, ticks)) =
+            self.load_guest(name, &config.guest, Role::Transform, find)?;
+        if config.tick.is_some() && ticks.is_none() {
+            return Err(PluginError::unfit(&config.guest.plugin, TICK_WITHOUT_TIMER));
+        }
+        let inner = PluginInner { id: config.id.clone(), guest, transform, ticks };
+        Ok(Plugin { inner: Arc::new(inner) })
+    }
+
+    /// Loads the plugin of a sink. Takes as long as that of a transform.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_sink(&self, id: &SinkId, config: &GuestConfig) -> Result<SinkPlugin, PluginError> {
+        let find = |pre: &_| sink_exports::GuestIndices::new(pre);
+        let (guest, sink) = self.load_guest(id.to_string(), config, Role::Sink, find)?;
+        Ok(SinkPlugin { inner: Arc::new(SinkInner { id: id.clone(), guest, sink }) })
+    }
+
+    /// Loads and links a component, and finds its functions.
+    fn load_guest<F>(
+        &self,
+        name: String,
+        config: &GuestConfig,
+        role: Role,
+        find: impl FnOnce(&InstancePre<HostState>) -> wasmtime::Result<F>,
+    ) -> Result<(Guest, F), PluginError> {
         let path = &config.plugin;
         let bytes = inspect::read(path).map_err(|source| PluginError::File {
             verb: "read",
@@ -164,27 +201,31 @@ impl PluginHost {
         let component = if Engine::detect_precompiled(&bytes).is_some() {
             self.compiled_by_hand(config, &bytes)?
         } else {
-            self.compiled_by_child(path, &bytes, digest)?
+            self.compiled_by_child(path, &bytes, digest, role)?
         };
-        let linked = self.linker.instantiate_pre(&component).and_then(Linked::new);
-        let linked = linked.map_err(|error| match inspect::inspect_bytes(&bytes) {
-            Err(problems) => PluginError::Unfit { path: path.clone(), problems },
-            Ok(_) => PluginError::unfit(path, format!("{error:#}")),
-        })?;
-        if config.tick.is_some() && linked.ticks.is_none() {
-            return Err(PluginError::unfit(path, TICK_WITHOUT_TIMER));
-        }
-        let inner = PluginInner {
-            id: config.id.clone(),
+        let linker = match role {
+            Role::Transform => &self.transforms,
+            Role::Sink => &self.sinks,
+        };
+        let linked = linker.instantiate_pre(&component).and_then(|pre| {
+            let functions = find(&pre)?;
+            Ok((pre, functions))
+        });
+        let (pre, functions) =
+            linked.map_err(|error| match inspect::inspect_bytes(&bytes, Some(role)) {
+                Err(problems) => PluginError::Unfit { path: path.clone(), problems },
+                Ok(_) => PluginError::unfit(path, format!("{error:#}")),
+            })?;
+        let guest = Guest {
             digest,
-            linked,
+            pre,
             config: config.config.clone(),
             memory_max: config.memory_max,
             deadline: config.deadline,
             ticker: self.tickers.get(&self.engine)?,
-            log: Arc::new(LogGate::new(config.id.clone(), Arc::clone(&self.clock))),
+            log: Arc::new(LogGate::new(name, Arc::clone(&self.clock))),
         };
-        Ok(Plugin { inner: Arc::new(inner) })
+        Ok((guest, functions))
     }
 
     /// What is in the store was inspected before it was compiled; that is not repeated at every start.
@@ -193,13 +234,14 @@ impl PluginHost {
         path: &Path,
         bytes: &[u8],
         digest: [u8; 32],
+        role: Role,
     ) -> Result<Component, PluginError> {
         if let Some(code) = self.store.find(digest)
             && let Ok(component) = self.deserialize(&code)
         {
             return Ok(component);
         }
-        let inspected = inspect::inspect_bytes(bytes);
+        let inspected = inspect::inspect_bytes(bytes, Some(role));
         inspected.map_err(|problems| PluginError::Unfit { path: path.to_owned(), problems })?;
         let code = self.store.compile(path, digest)?;
         self.deserialize(&code).map_err(PluginError::engine)
@@ -208,7 +250,7 @@ impl PluginHost {
     /// Code that an operator has compiled with `plugin compile` and pinned.
     fn compiled_by_hand(
         &self,
-        config: &TransformConfig,
+        config: &GuestConfig,
         code: &[u8],
     ) -> Result<Component, PluginError> {
         if config.sha256.is_none() {
@@ -236,28 +278,71 @@ pub struct Plugin {
 
 struct PluginInner {
     id: TransformId,
-    digest: [u8; 32],
-    linked: Linked,
-    config: String,
-    memory_max: ByteSize,
-    deadline: Duration,
-    ticker: Arc<Ticker>,
-    log: Arc<LogGate>,
-}
-
-/// A component with what it imports, and where in it the calls are.
-struct Linked {
-    pre: InstancePre<HostState>,
+    guest: Guest,
     transform: transform::GuestIndices,
     /// Where it has a timer.
     ticks: Option<ticks::GuestIndices>,
 }
 
-impl Linked {
-    fn new(pre: InstancePre<HostState>) -> wasmtime::Result<Self> {
-        let transform = transform::GuestIndices::new(&pre)?;
-        let ticks = ticks::GuestIndices::new(&pre).ok();
-        Ok(Self { pre, transform, ticks })
+/// What guests of a role may import.
+fn linker(engine: &Engine, role: Role) -> wasmtime::Result<Linker<HostState>> {
+    let mut linker = Linker::new(engine);
+    imports::types::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
+    imports::log::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
+    imports::state::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
+    if role == Role::Sink {
+        imports::http::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
+    }
+    Ok(linker)
+}
+
+/// The plugin of a sink, loaded and linked. Cheap to clone.
+#[derive(Clone)]
+pub struct SinkPlugin {
+    inner: Arc<SinkInner>,
+}
+
+struct SinkInner {
+    id: SinkId,
+    guest: Guest,
+    sink: sink_exports::GuestIndices,
+}
+
+impl fmt::Debug for SinkPlugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SinkPlugin").field("id", &self.inner.id).finish_non_exhaustive()
+    }
+}
+
+impl SinkPlugin {
+    /// The sink that it was loaded for.
+    #[must_use]
+    pub fn id(&self) -> &SinkId {
+        &self.inner.id
+    }
+
+    /// SHA-256 of the plugin's file.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        self.inner.guest.digest
+    }
+
+    /// Log lines that were left out so far, for metrics.
+    #[must_use]
+    pub fn log_lines_left_out(&self) -> u64 {
+        self.inner.guest.log.left_out()
+    }
+
+    /// Makes an instance at a place, with the sink's config and this state, which its `init` may read.
+    ///
+    /// # Errors
+    /// When the guest's `init` refuses, breaks down, or meets a limit.
+    pub fn instantiate(
+        &self,
+        place: &LanePlace,
+        state: StateView,
+    ) -> Result<SinkInstance, CallError> {
+        SinkInstance::new(self.clone(), place, state)
     }
 }
 
@@ -277,13 +362,13 @@ impl Plugin {
     /// SHA-256 of the plugin's file.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
-        self.inner.digest
+        self.inner.guest.digest
     }
 
     /// Log lines that were left out so far, for metrics.
     #[must_use]
     pub fn log_lines_left_out(&self) -> u64 {
-        self.inner.log.left_out()
+        self.inner.guest.log.left_out()
     }
 
     /// Makes an instance at a place, with the transform's config and this state.
@@ -303,11 +388,48 @@ pub fn digest_of(path: &Path) -> std::io::Result<[u8; 32]> {
     inspect::read(path).map(|bytes| sha256(&bytes))
 }
 
-/// Checks the file of a transform as far as that goes without compiling it: for `check`, and before a reload.
+/// A plugin as a config uses it.
+#[derive(Debug, Clone, Copy)]
+pub enum PluginUse<'a> {
+    /// In a `[transforms.NAME]` table.
+    Transform(&'a TransformConfig),
+    /// In a `[sinks.NAME]` table.
+    Sink {
+        /// What every plugin has.
+        guest: &'a GuestConfig,
+        /// Whether the table lets it send requests to anybody.
+        may_send: bool,
+    },
+}
+
+impl<'a> PluginUse<'a> {
+    /// What every plugin has.
+    #[must_use]
+    pub fn guest(self) -> &'a GuestConfig {
+        match self {
+            Self::Transform(config) => &config.guest,
+            Self::Sink { guest, .. } => guest,
+        }
+    }
+
+    fn role(self) -> Role {
+        match self {
+            Self::Transform(_) => Role::Transform,
+            Self::Sink { .. } => Role::Sink,
+        }
+    }
+
+    fn has_tick(self) -> bool {
+        matches!(self, Self::Transform(config) if config.tick.is_some())
+    }
+}
+
+/// Checks the file of a plugin as far as that goes without compiling it: for `check`, and before a reload.
 ///
 /// # Errors
 /// All problems at once, each one a sentence about the file that does not repeat its path.
-pub fn check(config: &TransformConfig) -> Result<Inspection, Vec<String>> {
+pub fn check(used: PluginUse<'_>) -> Result<Inspection, Vec<String>> {
+    let config = used.guest();
     let bytes = inspect::read(&config.plugin)
         .map_err(|error| vec![format!("it cannot be read: {error}")])?;
     let mut problems = Vec::new();
@@ -321,13 +443,11 @@ pub fn check(config: &TransformConfig) -> Result<Inspection, Vec<String>> {
             hex(&pinned)
         ));
     }
-    match inspect::inspect_bytes(&bytes) {
+    match inspect::inspect_bytes(&bytes, Some(used.role())) {
         Ok(inspection) if inspection.compiled && config.sha256.is_none() => {
             problems.push(COMPILED_WITHOUT_PIN.to_owned());
         }
-        Ok(inspection)
-            if config.tick.is_some() && !inspection.compiled && !inspection.has_ticks() =>
-        {
+        Ok(inspection) if used.has_tick() && !inspection.compiled && !inspection.has_ticks() => {
             problems.push(TICK_WITHOUT_TIMER.to_owned());
         }
         Ok(inspection) if problems.is_empty() => return Ok(inspection),

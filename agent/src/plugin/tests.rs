@@ -16,6 +16,8 @@ use crate::clock::{Clock as _, ManualClock, SystemClock};
 use crate::record::codec::{FrameBuffer, FrameReader};
 use crate::record::id::{AgentId, Epoch, LaneName, Seq};
 use crate::record::{HeadersBuffer, RecordView};
+use crate::secret::SecretJson;
+use crate::units::ByteSize;
 
 mod calls;
 mod inspection;
@@ -24,7 +26,7 @@ mod store;
 
 /// Digests in memory.
 #[derive(Debug, Default)]
-struct Digests {
+pub(crate) struct Digests {
     known: Mutex<HashMap<String, [u8; 32]>>,
     puts: AtomicUsize,
 }
@@ -53,7 +55,7 @@ fn target_folder() -> PathBuf {
 }
 
 /// The component, compiled once for all tests of this build, with the digest that pins it.
-fn compiled(name: &str) -> (PathBuf, [u8; 32]) {
+pub(crate) fn compiled(name: &str) -> (PathBuf, [u8; 32]) {
     let component = component(name);
     let folder = target_folder().join("tmp/compiled-guests");
     fs::create_dir_all(&folder).unwrap();
@@ -101,22 +103,28 @@ impl TestHost {
     fn guest_with(&self, config: &str, change: impl FnOnce(&mut TransformConfig)) -> Plugin {
         let (path, digest) = compiled("test-guests");
         let mut settings = settings(path);
-        settings.sha256 = Some(digest);
-        settings.config = config.to_owned();
+        settings.guest.sha256 = Some(digest);
+        settings.guest.config = json(config);
         change(&mut settings);
         self.host.load(&settings).unwrap()
     }
 }
 
+fn json(text: &str) -> SecretJson {
+    SecretJson::new(&serde_json::from_str(text).unwrap(), Vec::new())
+}
+
 fn settings(plugin: PathBuf) -> TransformConfig {
     TransformConfig {
         id: "guest".parse().unwrap(),
-        plugin,
-        sha256: None,
+        guest: GuestConfig {
+            plugin,
+            sha256: None,
+            config: SecretJson::default(),
+            memory_max: ByteSize(64 << 20),
+            deadline: Duration::from_secs(1),
+        },
         tick: None,
-        config: "{}".to_owned(),
-        memory_max: ByteSize(64 << 20),
-        deadline: Duration::from_secs(1),
         on_error: config::OnError::DeadLetter,
         instance: config::InstanceLife::PerBatch,
         call_records_max: 1000,

@@ -32,6 +32,17 @@ pub fn urls(text: &str) -> Cow<'_, str> {
     Cow::Owned(Replaced::new(text, 0..text.len(), ranges).text)
 }
 
+/// The text without these secrets.
+#[must_use]
+pub fn hidden(mut text: String, secrets: &[String]) -> String {
+    for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
+        if text.contains(secret.as_str()) {
+            text = text.replace(secret.as_str(), MASK);
+        }
+    }
+    text
+}
+
 /// Where URLs in the text hold user information or a query.
 #[must_use]
 pub fn url_ranges(text: &str) -> Vec<Range<usize>> {

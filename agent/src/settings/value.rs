@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::Spanned;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 use super::field::{Field, Input, Parse};
 use super::listing::{Shape, join};
 use super::mask;
 use super::problem::Complaint;
 use super::table::{Table, article, in_order, nearest};
-use crate::secret::{Secret, Value};
+use crate::secret::{Secret, SecretJson, Value};
 use crate::units::{ByteSize, format_duration, parse_duration};
 
 type Json = serde_json::Value;
@@ -325,17 +325,19 @@ impl<'r> Table<'r> {
         )
     }
 
-    /// A table that is handed on as JSON text.
-    pub fn json(&self, key: &'static str, doc: &'static str) -> Field<'_, 'r, String> {
+    /// A table that is handed on as JSON. A table in it that has nothing but `env` or `file` refers to a secret.
+    pub fn json(&self, key: &'static str, doc: &'static str) -> Field<'_, 'r, SecretJson> {
         let parse = |input: &Input<'r>| {
             let DeValue::Table(_) = input.value.get_ref() else {
                 input.complain(wrong_type(input, "a table", ""));
                 return None;
             };
-            to_json(input).map(|json| json.to_string())
+            let mut secrets = Vec::new();
+            let json = to_json(input, "", &mut secrets)?;
+            Some(SecretJson::new(&json, secrets))
         };
-        let show = |text: &String| {
-            let json: Json = serde_json::from_str(text).unwrap_or_default();
+        let show = |json: &SecretJson| {
+            let json: Json = serde_json::from_str(json.text()).unwrap_or_default();
             to_shown_toml("", &json)
         };
         let expected = "a table".to_owned();
@@ -518,7 +520,8 @@ pub(super) fn hide(reading: &super::Reading<'_>, value: &Spanned<DeValue<'_>>) {
 }
 
 /// The value as JSON, its tables in the order of the file. Complains about what JSON does not have.
-fn to_json(input: &Input<'_>) -> Option<Json> {
+/// `pointer` is where the value stands in the whole; what refers to a secret stays as it is and is noted.
+fn to_json(input: &Input<'_>, pointer: &str, secrets: &mut Vec<(String, Secret)>) -> Option<Json> {
     let complain = |message: &str| {
         input.complain(Complaint::new(message));
         None
@@ -542,21 +545,40 @@ fn to_json(input: &Input<'_>) -> Option<Json> {
             let items: Vec<_> = array
                 .iter()
                 .enumerate()
-                .map(|(index, value)| to_json(&inner(input, &format!("[{index}]"), value)))
+                .map(|(index, value)| {
+                    let item = inner(input, &format!("[{index}]"), value);
+                    to_json(&item, &format!("{pointer}/{index}"), secrets)
+                })
                 .collect();
             items.into_iter().collect::<Option<Vec<_>>>().map(Json::Array)
         }
         DeValue::Table(table) => {
+            if !pointer.is_empty() && is_reference(table) {
+                secrets.push((pointer.to_owned(), read_secret(input)?));
+            }
             let items: Vec<_> = in_order(Some(table))
                 .into_iter()
                 .map(|(name, value)| {
                     let key = name.get_ref().to_string();
-                    to_json(&inner(input, &key, value)).map(|json| (key, json))
+                    let step = key.replace('~', "~0").replace('/', "~1");
+                    let json =
+                        to_json(&inner(input, &key, value), &format!("{pointer}/{step}"), secrets)?;
+                    Some((key, json))
                 })
                 .collect();
             items.into_iter().collect::<Option<serde_json::Map<_, _>>>().map(Json::Object)
         }
     }
+}
+
+/// Whether a table names a place and nothing else.
+fn is_reference(table: &DeTable<'_>) -> bool {
+    let mut entries = table.iter();
+    let is_place = |(name, value): (&Spanned<std::borrow::Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
+        matches!(name.get_ref().as_ref(), "env" | "file")
+            && matches!(value.get_ref(), DeValue::String(_))
+    };
+    entries.next().is_some_and(is_place) && entries.next().is_none()
 }
 
 fn inner<'r>(input: &Input<'r>, key: &str, value: &'r Spanned<DeValue<'r>>) -> Input<'r> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::file::config::FileSinkConfig;
 use super::http::config::HttpSinkConfig;
 use super::nats::config::NatsSinkConfig;
+use super::plugin::config::PluginSinkConfig;
 use crate::backoff::{Backoff, Jitter};
 use crate::limiter::{RATE_MAX, Rate};
 use crate::limits::{BATCH_BYTES_MAX, BATCH_RECORDS_MAX};
@@ -98,6 +99,8 @@ pub enum SinkKind {
     Http(Box<HttpSinkConfig>),
     /// NATS JetStream.
     Nats(NatsSinkConfig),
+    /// A plugin.
+    Plugin(Box<PluginSinkConfig>),
     /// Standard output.
     Stdout(StdoutSinkConfig),
 }
@@ -110,6 +113,7 @@ impl SinkKind {
             Self::File(_) => "file",
             Self::Http(_) => "http",
             Self::Nats(_) => "nats",
+            Self::Plugin(_) => "plugin",
             Self::Stdout(_) => "stdout",
         }
     }
@@ -137,19 +141,18 @@ const KINDS: &[Kind<(SinkKind, BatchConfig)>] = &[
     Kind { name: "file", read: FileSinkConfig::read },
     Kind { name: "http", read: HttpSinkConfig::read },
     Kind { name: "nats", read: NatsSinkConfig::read },
+    Kind { name: "plugin", read: PluginSinkConfig::read },
     Kind { name: "stdout", read: StdoutSinkConfig::read },
 ];
 
 /// What `retry.budget` is when the config does not say.
 const BUDGET_DEFAULT: Duration = Duration::from_secs(120);
 
-const KINDS_LATER: &[&str] = &["plugin"];
-
 impl SinkConfig {
     /// Reads `[sinks.ID]`. `None` when something is missing, which was reported.
     #[must_use]
     pub fn read(id: Option<SinkId>, table: &Table<'_>) -> Option<Self> {
-        let kind = table.kind(KINDS, KINDS_LATER, "What the sink is.");
+        let kind = table.kind(KINDS, &[], "What the sink is.");
         let retry = RetryConfig::read(&table.table("retry"));
         let limit = LimitConfig::read(table);
         let on_conflict = table

@@ -6,9 +6,15 @@ pub mod file;
 mod format;
 pub mod http;
 pub mod nats;
+pub mod plugin;
+/// The scripted server of the tests.
+#[cfg(test)]
+#[path = "../../tests/it/support/http.rs"]
+pub(crate) mod server;
 mod stdout;
 mod throttle;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -20,17 +26,19 @@ use self::config::{SinkConfig, SinkKind};
 use crate::clock::SharedClock;
 use crate::limiter::Limiter;
 use crate::net::config::NetConfig;
-use crate::record::batch::{BatchFacts, ReadError, SealedBatch};
+use crate::record::batch::{BatchFacts, LanePlace, ReadError, SealedBatch};
 use crate::record::partition::PartitionBy;
 
-/// Makes the builder of a configured sink, which pays for what goes out at `limiter`, its own or one that it shares. Touches
-/// nothing outside the process.
+/// Makes the builder of a configured sink, which pays for what goes out at `limiter`, its own or one that it shares. `guest`
+/// is the plugin of a sink that is one; without it such a sink delivers nothing and says so. Touches nothing outside the
+/// process.
 #[must_use]
 pub fn build(
     config: &SinkConfig,
     net: &NetConfig,
     clock: SharedClock,
     limiter: Option<Arc<Limiter>>,
+    guest: Option<plugin::SinkPlugin>,
 ) -> Arc<dyn SinkBuilder> {
     match &config.kind {
         SinkKind::File(file) => Arc::new(file::FileSinkBuilder::new(file.clone(), limiter)),
@@ -46,6 +54,11 @@ pub fn build(
             clock,
             limiter,
         )),
+        SinkKind::Plugin(settings) => {
+            let settings = settings.as_ref().clone();
+            let parts = plugin::Parts { guest, net: net.clone(), retry: config.retry, clock };
+            Arc::new(plugin::PluginSinkBuilder::new(config.id.clone(), settings, parts, limiter))
+        }
         SinkKind::Stdout(stdout) => Arc::new(stdout::StdoutSinkBuilder::new(*stdout)),
     }
 }
@@ -77,7 +90,15 @@ pub struct Delivered {
     pub resent: u64,
     /// Records that are refused, in their order: they go to the dead letters.
     pub refused: Vec<Refused>,
+    /// What it has changed in its state for the batch: durable together with the batch's outcome, or not at all.
+    pub state: StateChanges,
 }
+
+/// What a sink keeps with its lane, by key.
+pub type SinkState = BTreeMap<String, Arc<[u8]>>;
+
+/// The new value of each key that has changed; `None` for one that is gone.
+pub type StateChanges = BTreeMap<String, Option<Arc<[u8]>>>;
 
 /// What a sink remembers for its lane over restarts: one short text. Kept by the lane.
 #[async_trait]
@@ -118,6 +139,12 @@ pub trait Sink: Send {
 
     /// Gives it what it may remember by, before its first delivery.
     fn remember(&mut self, _memory: Arc<dyn Memory>) {}
+
+    /// Says before its first delivery whose it is, and what that lane holds of its state.
+    fn join(&mut self, _place: &Arc<LanePlace>, _state: SinkState) {}
+
+    /// Says that these changes are stored with the outcome of their batch.
+    fn keep(&mut self, _changes: StateChanges) {}
 
     /// What its attempts pay through.
     fn throttle(&self) -> Throttle {
@@ -172,7 +199,7 @@ pub trait SinkBuilder: Send + Sync + std::fmt::Debug {
 pub(crate) mod tests {
     use super::*;
     use crate::clock::Timestamp;
-    use crate::record::batch::{BatchContent, BlockReader, FrameBlock, LanePlace};
+    use crate::record::batch::{BatchContent, BlockReader, FrameBlock};
     use crate::record::codec::FrameBuffer;
     use crate::record::id::{BatchNumber, Epoch, LaneName, Seq};
     use crate::record::partition::Partitions;

@@ -16,10 +16,11 @@ use crate::journal::{JournalError, LaneSpec};
 use crate::lane::config::{PipelineConfig, Start};
 use crate::lane::{LaneParts, Served, Transform};
 use crate::limiter::{Limiter, Rate};
-use crate::plugin::{HostOptions, PluginHost};
+use crate::plugin::config::GuestConfig;
+use crate::plugin::{HostOptions, PluginHost, SinkPlugin};
 use crate::record::id::{SinkId, SourceId};
 use crate::sinks::SinkBuilder;
-use crate::sinks::config::{LimitConfig, SinkConfig};
+use crate::sinks::config::{LimitConfig, SinkConfig, SinkKind};
 use crate::sources::{Source, SourceOptions};
 
 /// The folder of compiled plugins in the data directory.
@@ -41,6 +42,8 @@ pub(super) struct Assembly {
 pub(super) struct Way {
     pub(super) sink: SinkId,
     pub(super) builder: Arc<dyn SinkBuilder>,
+    /// Of a sink that is a plugin.
+    pub(super) guest: Option<SinkPlugin>,
     served: Arc<Served>,
 }
 
@@ -129,10 +132,11 @@ impl Assembly {
     ) -> Result<Prepared, StartError> {
         let config = &loaded.config;
         let transforms = self.load_transforms(face, config, &plan).await?;
+        let guests = self.load_sinks(face, config, &plan).await?;
         let (limiters, rates) = self.limiters(config, &face.clock);
         let ways: Vec<Way> = used_sinks(config)
             .into_iter()
-            .map(|sink| self.way(sink, config, &plan, &limiters, &face.clock))
+            .map(|sink| self.way(sink, config, &plan, &limiters, &guests, &face.clock))
             .collect();
         let lanes = lanes(face, config, &transforms, &ways);
         Ok(Prepared { plan, sources, transforms, ways, limiters, rates, lanes, loaded })
@@ -173,6 +177,41 @@ impl Assembly {
         loaded.unwrap_or(Err(StartError::Journal(JournalError::Closed)))
     }
 
+    /// Loads the plugins of the sinks that a plan adds or restarts.
+    async fn load_sinks(
+        &self,
+        face: &Face,
+        config: &Config,
+        plan: &Plan,
+    ) -> Result<Vec<SinkPlugin>, StartError> {
+        let is_new = |sink: &&SinkConfig| !self.goes_on(plan, &sink.id);
+        let guest = |sink: &SinkConfig| match &sink.kind {
+            SinkKind::Plugin(plugin) => Some((sink.id.clone(), plugin.guest.clone())),
+            _ => None,
+        };
+        let wanted: Vec<_> =
+            used_sinks(config).into_iter().filter(is_new).filter_map(guest).collect();
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let host = face.plugin_host().await?;
+        let load = move || {
+            let load = |(sink, config): (SinkId, GuestConfig)| {
+                let loaded = host.load_sink(&sink, &config);
+                loaded.map_err(|source| StartError::SinkPlugin { sink, source })
+            };
+            wanted.into_iter().map(load).collect()
+        };
+        let loaded = tokio::task::spawn_blocking(load).await;
+        loaded.unwrap_or(Err(StartError::Journal(JournalError::Closed)))
+    }
+
+    /// Whether a way to a destination stays as it is.
+    fn goes_on(&self, plan: &Plan, sink: &SinkId) -> bool {
+        matches!(Plan::of(&plan.sinks, sink), Change::Kept | Change::Adjusted)
+            && self.ways.iter().any(|way| way.sink == *sink)
+    }
+
     /// The limiters of a config, those that are there already among them, and what is set for those later.
     #[expect(clippy::type_complexity, reason = "two lists that belong to one another")]
     fn limiters(
@@ -209,17 +248,20 @@ impl Assembly {
         config: &Config,
         plan: &Plan,
         limiters: &[(PaysAt, Arc<Limiter>)],
+        guests: &[SinkPlugin],
         clock: &SharedClock,
     ) -> Way {
-        let goes_on = matches!(Plan::of(&plan.sinks, &sink.id), Change::Kept | Change::Adjusted);
+        let goes_on = self.goes_on(plan, &sink.id);
         if let Some(known) = self.ways.iter().find(|way| goes_on && way.sink == sink.id) {
             return known.clone();
         }
         let place = PaysAt::of(sink);
         let limiter = limiters.iter().find(|(known, _)| Some(known) == place.as_ref());
         let limiter = limiter.map(|(_, limiter)| Arc::clone(limiter));
-        let builder = crate::sinks::build(sink, &config.net, Arc::clone(clock), limiter);
-        Way { sink: sink.id.clone(), builder, served: Arc::default() }
+        let guest = guests.iter().find(|guest| *guest.id() == sink.id).cloned();
+        let clock = Arc::clone(clock);
+        let builder = crate::sinks::build(sink, &config.net, clock, limiter, guest.clone());
+        Way { sink: sink.id.clone(), builder, guest, served: Arc::default() }
     }
 }
 

@@ -27,6 +27,14 @@ pub enum StartError {
         /// Why.
         source: PluginError,
     },
+    /// The plugin of a sink cannot be loaded.
+    #[error("sink \"{sink}\" cannot be loaded")]
+    SinkPlugin {
+        /// The sink.
+        sink: SinkId,
+        /// Why.
+        source: PluginError,
+    },
     /// A source cannot be made, for instance an endless one with `--once`.
     #[error("source \"{source_id}\" cannot be started")]
     Source {

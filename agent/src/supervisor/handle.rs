@@ -23,7 +23,7 @@ use crate::journal::config::Durability;
 use crate::journal::{Journal, LaneSnapshot, LaneSpec, LaneTotals, Opening, Snapshot};
 use crate::lane::status::{LaneCounters, LaneState, LaneStatus};
 use crate::lane::{Desk, LaneEnd, LaneParts};
-use crate::plugin::{Plugin, PluginHost};
+use crate::plugin::PluginHost;
 use crate::record::id::{LaneName, PipelineId, SinkId, SourceId};
 use crate::sources::SourceCounters;
 use crate::telemetry::Logging;
@@ -204,7 +204,6 @@ impl Handle {
             .collect();
         let sources: Vec<_> =
             assembly.sources.iter().map(|entry| source_status(entry, &journal)).collect();
-        let transforms = assembly.transforms.iter();
         Status {
             agent: face.opening.agent.clone(),
             epoch: face.opening.epoch,
@@ -220,7 +219,7 @@ impl Handle {
             sources,
             lanes,
             orphans,
-            plugins: transforms.map(|transform| plugin_view(&transform.plugin)).collect(),
+            plugins: plugin_views(&assembly),
             journal,
         }
     }
@@ -350,10 +349,20 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
     }
 }
 
-fn plugin_view(plugin: &Plugin) -> PluginView {
-    PluginView {
-        id: plugin.id().clone(),
+fn plugin_views(assembly: &Assembly) -> Vec<PluginView> {
+    let transforms = assembly.transforms.iter().map(|transform| &transform.plugin);
+    let transforms = transforms.map(|plugin| PluginView {
+        part: "transform",
+        id: plugin.id().to_string(),
         sha256: plugin.digest(),
         log_lines_left_out: plugin.log_lines_left_out(),
-    }
+    });
+    let sinks = assembly.ways.iter().filter_map(|way| way.guest.as_ref());
+    let sinks = sinks.map(|plugin| PluginView {
+        part: "sink",
+        id: plugin.id().to_string(),
+        sha256: plugin.digest(),
+        log_lines_left_out: plugin.log_lines_left_out(),
+    });
+    transforms.chain(sinks).collect()
 }

@@ -20,15 +20,19 @@ use super::assembly::{Assembly, Prepared, Way};
 use super::error::ReloadError;
 use super::handle::{Face, Handle, ReloadWish, Wish};
 use super::status::OrphanView;
-use crate::config::{self, Change, KnownLane, LaneId, Loaded, Plan, Planned, used_transforms};
+use crate::config::{
+    self, Change, KnownLane, LaneId, Loaded, Plan, Planned, used_sinks, used_transforms,
+};
 use crate::error_chain::Chain;
 use crate::journal::LaneSnapshot;
 use crate::lane::{LaneParts, Transform};
 use crate::limits::{RELOAD_PROBE_MS_MAX, RELOAD_READ_MS_MAX};
+use crate::plugin::config::GuestConfig;
 use crate::plugin::{CallError, StateView};
 use crate::record::batch::LanePlace;
-use crate::record::id::{LaneName, TransformId};
+use crate::record::id::LaneName;
 use crate::settings::{Problem, Problems, Severity};
+use crate::sinks::config::{SinkConfig, SinkKind};
 
 /// What a reload came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,8 +104,10 @@ impl Handle {
     /// The files that a reload would read, drop-ins that have come or gone among them: those that are worth a look.
     pub(super) async fn files(&self) -> Vec<PathBuf> {
         let assembly = self.0.assembly();
-        let plugins = assembly.config().transforms.iter().map(|part| part.plugin.clone());
-        let plugins: Vec<_> = plugins.collect();
+        let config = assembly.config();
+        let transforms = config.transforms.iter().map(|part| part.guest.plugin.clone());
+        let sinks = config.sinks.iter().filter_map(|part| Some(guest_of(part)?.plugin.clone()));
+        let plugins: Vec<_> = transforms.chain(sinks).collect();
         let look = move || {
             let mut files = config::files_of(&assembly.loaded.file);
             files.extend(plugins);
@@ -181,25 +187,37 @@ async fn read(face: &Face) -> Result<Loaded, ReloadError> {
     }
 }
 
-/// The transforms whose plugin's file holds something else than what runs.
+/// The plugin of a sink that is one.
+fn guest_of(sink: &SinkConfig) -> Option<&GuestConfig> {
+    match &sink.kind {
+        SinkKind::Plugin(plugin) => Some(&plugin.guest),
+        _ => None,
+    }
+}
+
+/// The tables whose plugin's file holds something else than what runs.
 async fn replaced_plugins(
     old: &Assembly,
     loaded: &Loaded,
-) -> Result<BTreeSet<TransformId>, ReloadError> {
-    let files: Vec<_> = old
-        .transforms
-        .iter()
-        .filter_map(|known| {
-            let id = &known.config.id;
-            let used = used_transforms(&loaded.config);
-            let now = used.into_iter().find(|part| part.id == *id)?;
-            Some((id.clone(), now.plugin.clone(), known.plugin.digest()))
-        })
-        .collect();
+) -> Result<BTreeSet<String>, ReloadError> {
+    let transforms = old.transforms.iter().filter_map(|known| {
+        let id = &known.config.id;
+        let used = used_transforms(&loaded.config);
+        let now = used.into_iter().find(|part| part.id == *id)?;
+        let path = now.guest.plugin.clone();
+        Some((format!("transforms.{id}"), path, known.plugin.digest()))
+    });
+    let sinks = old.ways.iter().filter_map(|way| {
+        let digest = way.guest.as_ref()?.digest();
+        let used = used_sinks(&loaded.config);
+        let now = used.into_iter().find(|part| part.id == way.sink)?;
+        Some((format!("sinks.{}", way.sink), guest_of(now)?.plugin.clone(), digest))
+    });
+    let files: Vec<_> = transforms.chain(sinks).collect();
     let compare = move || {
-        let differs = |(id, path, digest): (TransformId, PathBuf, [u8; 32])| {
+        let differs = |(table, path, digest): (String, PathBuf, [u8; 32])| {
             // One that cannot be read was complained about, or is so when it is loaded.
-            (crate::plugin::digest_of(&path).ok() != Some(digest)).then_some(id)
+            (crate::plugin::digest_of(&path).ok() != Some(digest)).then_some(table)
         };
         files.into_iter().filter_map(differs).collect()
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::journal::{SalvageReport, Snapshot, StartCase};
 use crate::lane::status::{CurrentBatch, HOLD_CAUSES, LaneState};
-use crate::record::id::{AgentId, Epoch, PipelineId, SinkId, SourceId, TransformId};
+use crate::record::id::{AgentId, Epoch, PipelineId, SinkId, SourceId};
 
 /// The whole agent.
 #[derive(Debug, Clone)]
@@ -189,8 +189,10 @@ pub struct OrphanView {
 /// One loaded plugin.
 #[derive(Debug, Clone)]
 pub struct PluginView {
-    /// The transform.
-    pub id: TransformId,
+    /// What it is loaded for: `transform` or `sink`.
+    pub part: &'static str,
+    /// The name of that.
+    pub id: String,
     /// Digest of the component.
     pub sha256: [u8; 32],
     /// Log lines over the limit.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use waystation::cli::config::show;
 use waystation::config::{Loaded, describe, load};
-use waystation::plugin::config::TransformConfig;
+use waystation::plugin::PluginUse;
 use waystation::settings::{Problems, Severity};
 
 const CANARY: &str = "CANARY";
@@ -20,8 +20,8 @@ fn environment(name: &str) -> Option<String> {
     }
 }
 
-fn inspect(transform: &TransformConfig) -> Result<Vec<String>, Vec<String>> {
-    if transform.plugin.ends_with("core.wasm") {
+fn inspect(used: PluginUse<'_>) -> Result<Vec<String>, Vec<String>> {
+    if used.guest().plugin.ends_with("core.wasm") {
         return Err(vec!["this is a core module".to_owned(), "and something else".to_owned()]);
     }
     Ok(Vec::new())

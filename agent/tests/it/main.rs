@@ -55,6 +55,7 @@ mod schema;
 /// The plugins that come with the agent.
 mod shipped_plugins;
 /// Stopping while nothing moves.
+mod sink_plugin;
 mod stop;
 /// An agent process, a nats-server, input and output.
 mod support;

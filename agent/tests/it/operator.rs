@@ -552,7 +552,7 @@ fn a_check_asks_each_destination_whether_it_would_take_a_batch_and_sends_nothing
     let asked = json_lines(&stdout(&output));
     let would: Vec<_> = asked[1..]
         .iter()
-        .map(|asked| (asked["sink"].as_str().unwrap(), asked["would_take"].as_bool().unwrap()))
+        .map(|asked| (asked["name"].as_str().unwrap(), asked["would_take"].as_bool().unwrap()))
         .collect();
     assert_eq!(would, [("files", true), ("mount", false), ("web", true), ("nobody", false)]);
     assert!(

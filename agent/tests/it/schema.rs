@@ -170,6 +170,7 @@ fn collect_tables(value: &Value, place: &str, found: &mut Vec<String>) {
     let Value::Object(members) = value else { return };
     found.push(place.to_owned());
     for (key, member) in members {
+        let key = key.replace('~', "~0").replace('/', "~1");
         collect_tables(member, &format!("{place}/{key}"), found);
     }
 }

@@ -620,9 +620,10 @@ impl Driver {
         let (batch, _, inputs) = lane.unacked.remove(0);
         lane.totals.delivered += inputs;
         lane.totals.outputs_delivered += batch.records;
+        let state = super::model::of_sink(&mut lane.state);
         // Not answered: it is known to be there when something behind it is.
         self.step(model);
-        self.lanes[&key].ack(&batch, Finish::Delivered, 1).await?;
+        self.lanes[&key].ack_with_state(&batch, Finish::Delivered, 1, state).await?;
         Ok(())
     }
 
@@ -652,6 +653,7 @@ impl Driver {
         let batch = batch.clone();
         let refused = 1 + u64::from(records) % batch.records.min(3);
         let Some(seqs) = lane.refuse_first(refused) else { return Ok(()) };
+        let state = super::model::of_sink(&mut lane.state);
         let mut letters = Vec::new();
         for seq in seqs {
             let payload = self.payload(2);
@@ -667,7 +669,7 @@ impl Driver {
         }
         let step = self.step(model);
         let (class, at) = (LetterClass::Rejected, Timestamp(3));
-        let letters = SinkLetters { class, attempts: 1, first_at: at, last_at: at, letters };
+        let letters = SinkLetters { class, attempts: 1, first_at: at, last_at: at, letters, state };
         self.lanes[&key].ack_with_letters(&batch, letters).await?;
         self.acknowledge(step);
         Ok(())

@@ -200,3 +200,42 @@ async fn a_list_of_letters_comes_in_pages_and_by_what_is_asked_for() {
     assert_eq!((letter.id, payload), (after, vec![b'x'; 24]));
     assert_eq!(journal.letter(after + 1).unwrap(), None);
 }
+
+#[tokio::test]
+async fn what_a_sink_changes_is_stored_with_the_outcome_of_its_batch_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = small(dir.path(), OnFull::Block);
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(records(&["a", "b"])).await.unwrap();
+    let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
+    let seals = [1, 2].map(|number| {
+        let mut seal = range_batch(&opened, number, number);
+        seal.batch.number = BatchNumber(number);
+        seal
+    });
+    for seal in &seals {
+        lane.seal(seal.clone()).await.unwrap().durable().await.unwrap();
+    }
+    let change = |value: &[u8]| StateChange {
+        component: "@sink".to_owned(),
+        key: "k".to_owned(),
+        value: Some(value.to_vec()),
+    };
+    let [first, second] = seals.map(|seal| seal.batch);
+    let ack = lane.ack_with_state(&first, Finish::Delivered, 1, vec![change(b"one")]);
+    ack.await.unwrap();
+    // Letters without room are no outcome.
+    let (class, at) = (LetterClass::Rejected, Timestamp(3));
+    let letter = letter_record(2, "gw/s/p/k/x/2".to_owned(), vec![b'x'; 70_000]);
+    let (letters, state) = (vec![letter], vec![change(b"two")]);
+    let refused = SinkLetters { class, attempts: 1, first_at: at, last_at: at, letters, state };
+    let error = lane.ack_with_letters(&second, refused).await.unwrap_err();
+    assert!(error.is_letters_full(), "{error}");
+    drop(lane);
+    journal.close().await.unwrap();
+    let journal = small(dir.path(), OnFull::Block);
+    let (_lane, opened) = journal.lane(lane_spec()).await.unwrap();
+    assert_eq!(opened.plugin_state["@sink"]["k"], b"one");
+    let waiting: Vec<_> = opened.unacked.iter().map(|batch| batch.number.0).collect();
+    assert_eq!(waiting, [2]);
+}

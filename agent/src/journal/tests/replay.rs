@@ -15,7 +15,8 @@ struct Bench {
 }
 
 fn sink_letters(letters: Vec<LetterRecord>, class: LetterClass) -> SinkLetters {
-    SinkLetters { class, attempts: 2, first_at: Timestamp(3), last_at: Timestamp(4), letters }
+    let (first_at, last_at, state) = (Timestamp(3), Timestamp(4), Vec::new());
+    SinkLetters { class, attempts: 2, first_at, last_at, letters, state }
 }
 
 fn given_up(seqs: &[u64], payload: &[u8]) -> Vec<LetterRecord> {

@@ -144,6 +144,7 @@ impl Driver {
         }
         let count = usize::from(returned) % (names.len() + 1);
         lane.totals.outputs_delivered += batch.records - count as u64;
+        let state = super::model::of_sink(&mut lane.state);
         let is_last = lane.replays.iter().all(|(other, ..)| other.number != batch.number);
         let mut letters = Vec::new();
         for name in &names[..count] {
@@ -175,7 +176,7 @@ impl Driver {
         }
         let step = self.step(model);
         let (class, at) = (LetterClass::Rejected, Timestamp(3));
-        let letters = SinkLetters { class, attempts: 1, first_at: at, last_at: at, letters };
+        let letters = SinkLetters { class, attempts: 1, first_at: at, last_at: at, letters, state };
         self.lanes[&key].ack_replay(&batch, letters, 0).await?;
         self.acknowledge(step);
         Ok(())

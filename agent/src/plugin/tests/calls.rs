@@ -83,7 +83,7 @@ fn a_trap_is_a_fault_and_its_instance_is_dead() {
 fn a_spinning_guest_is_stopped_soon_after_its_deadline() {
     let host = TestHost::new();
     let plugin = host.guest_with(r#"{"do":"spin"}"#, |config| {
-        config.deadline = Duration::from_millis(100);
+        config.guest.deadline = Duration::from_millis(100);
     });
     let mut instance = plugin.instantiate(&place(), StateView::default()).unwrap();
     let records = Records::new(["x"]);
@@ -100,8 +100,8 @@ fn a_spinning_guest_is_stopped_soon_after_its_deadline() {
 fn a_memory_bomb_is_stopped_and_the_fault_names_memory() {
     let host = TestHost::new();
     let plugin = host.guest_with(r#"{"do":"memory"}"#, |config| {
-        config.memory_max = ByteSize(16 << 20);
-        config.deadline = Duration::from_secs(60);
+        config.guest.memory_max = ByteSize(16 << 20);
+        config.guest.deadline = Duration::from_secs(60);
     });
     let (kind, text) = fault(run(&plugin, &["x"]));
     assert_eq!(kind, FaultKind::Memory);
@@ -111,7 +111,7 @@ fn a_memory_bomb_is_stopped_and_the_fault_names_memory() {
 #[test]
 fn a_guest_that_needs_more_memory_than_it_may_does_not_start() {
     let host = TestHost::new();
-    let plugin = host.guest_with("{}", |config| config.memory_max = ByteSize(64 << 10));
+    let plugin = host.guest_with("{}", |config| config.guest.memory_max = ByteSize(64 << 10));
     let error = plugin.instantiate(&place(), StateView::default()).unwrap_err();
     let CallError::Fault(fault) = error else { panic!("{error}") };
     assert_eq!(fault.kind, FaultKind::Memory);
@@ -130,8 +130,8 @@ fn output_over_the_limit_is_a_fault_and_output_within_it_is_not() {
     let host = TestHost::new();
     let bytes = |size: usize| {
         let plugin = host.guest_with(&format!(r#"{{"do":"output","size":{size}}}"#), |config| {
-            config.memory_max = ByteSize(256 << 20);
-            config.deadline = Duration::from_secs(60);
+            config.guest.memory_max = ByteSize(256 << 20);
+            config.guest.deadline = Duration::from_secs(60);
         });
         run(&plugin, &["x"])
     };
@@ -147,7 +147,7 @@ fn output_over_the_limit_is_a_fault_and_output_within_it_is_not() {
 fn one_string_for_the_log_cannot_make_the_host_allocate_without_end() {
     let host = TestHost::new();
     let plugin = host.guest_with(r#"{"do":"host_call","size":20000000}"#, |config| {
-        config.deadline = Duration::from_secs(60);
+        config.guest.deadline = Duration::from_secs(60);
     });
     assert_eq!(fault(run(&plugin, &["x"])).0, FaultKind::Output);
 }
@@ -195,7 +195,10 @@ fn what_goes_wrong_in_init_is_said_as_such() {
     assert_eq!(kind, FaultKind::InitError);
     assert!(text.contains("unknown field `doo`"), "{text}");
     let (kind, text) = init(r#"{"do":"init_state"}"#);
-    assert_eq!((kind, text.as_str()), (FaultKind::InitError, "the state is read-only in init"));
+    assert_eq!(
+        (kind, text.as_str()),
+        (FaultKind::InitError, "the state is read-only in init and probe")
+    );
     assert_eq!(init(r#"{"do":"init_delete"}"#).0, FaultKind::Contract);
 }
 
@@ -300,9 +303,9 @@ fn an_instance_can_be_used_on_another_thread_than_the_one_that_made_it() {
 fn a_spinning_guest_does_not_stop_its_neighbours() {
     let host = TestHost::new();
     let spinning = host.guest_with(r#"{"do":"spin"}"#, |config| {
-        config.deadline = Duration::from_millis(200);
+        config.guest.deadline = Duration::from_millis(200);
     });
-    let good = host.guest_with("{}", |config| config.deadline = Duration::from_secs(10));
+    let good = host.guest_with("{}", |config| config.guest.deadline = Duration::from_secs(10));
     std::thread::scope(|scope| {
         let spinner = scope.spawn(|| fault(run(&spinning, &["x"])).0);
         while !spinner.is_finished() {
@@ -363,7 +366,7 @@ fn a_tick_meets_the_limits_of_a_call_and_one_of_its_own() {
     assert_eq!(kind, FaultKind::Output);
     assert!(text.contains("10001 records of one tick are over the limit of 10000"), "{text}");
     let slow = host.guest_with(r#"{"tick":"spin"}"#, |settings| {
-        settings.deadline = Duration::from_millis(50);
+        settings.guest.deadline = Duration::from_millis(50);
     });
     assert!(
         matches!(tick(&slow), Err(CallError::Fault(fault)) if fault.kind == FaultKind::Deadline)

@@ -3,7 +3,7 @@
 use super::*;
 
 fn problems(bytes: &[u8]) -> Vec<String> {
-    inspect::inspect_bytes(bytes).unwrap_err()
+    inspect::inspect_bytes(bytes, Some(Role::Transform)).unwrap_err()
 }
 
 /// Encodes a component of a world in the package `test:guest` that may name the interfaces of the contract.
@@ -41,10 +41,11 @@ fn dummy_with(contract: &str, other: &str, world: &str) -> Vec<u8> {
 }
 
 const TRANSFORM: &str = "export waystation:plugin/transform@0.1.0;";
+const SINK: &str = "export waystation:plugin/sink@0.1.0;";
 
 #[test]
 fn the_guests_that_are_built_here_pass() {
-    let inspection = inspect(&component("test-guests")).unwrap();
+    let inspection = inspect(&component("test-guests"), None).unwrap();
     let exports = ["waystation:plugin/transform@0.1.0", "waystation:plugin/ticks@0.1.0"];
     assert_eq!(inspection.exports, exports);
     assert!(inspection.has_ticks());
@@ -53,14 +54,14 @@ fn the_guests_that_are_built_here_pass() {
         assert!(inspection.imports.contains(&name), "{:?}", inspection.imports);
     }
     assert!(!inspection.compiled);
-    assert!(!inspect(&component("clean")).unwrap().has_ticks());
+    assert!(!inspect(&component("clean"), Some(Role::Transform)).unwrap().has_ticks());
 }
 
 #[test]
 fn the_plugins_that_are_shipped_say_what_they_are_and_what_config_they_take() {
     let about = "waystation:plugin/about@0.1.0";
-    for name in ["json-filter", "json-map", "redact", "sample", "window"] {
-        let inspection = inspect(&component(name)).unwrap();
+    for name in ["json-filter", "json-map", "redact", "sample", "webhook", "window"] {
+        let inspection = inspect(&component(name), None).unwrap();
         assert!(inspection.exports.iter().any(|export| export == about), "{inspection:?}");
         assert!(inspection.size_bytes < 400 * 1024, "{name}: {} bytes", inspection.size_bytes);
     }
@@ -105,14 +106,41 @@ fn describe(name: &str) -> Vec<(String, String)> {
 fn the_contract_in_the_code_is_that_of_the_wit() {
     let all = "import waystation:plugin/log@0.1.0; import waystation:plugin/state@0.1.0;";
     let bytes = component_of(&format!("{all} {TRANSFORM}"));
-    let inspection = inspect::inspect_bytes(&bytes).unwrap();
+    let inspection = inspect::inspect_bytes(&bytes, None).unwrap();
     assert_eq!(inspection.imports.len(), 3, "{:?}", inspection.imports);
+}
+
+#[test]
+fn the_contract_of_sinks_in_the_code_is_that_of_the_wit() {
+    let all = "import waystation:plugin/log@0.1.0; import waystation:plugin/state@0.1.0; import waystation:plugin/http@0.1.0;";
+    let bytes = component_of(&format!("{all} {SINK}"));
+    for role in [None, Some(Role::Sink)] {
+        let inspection = inspect::inspect_bytes(&bytes, role).unwrap();
+        assert_eq!(inspection.imports.len(), 4, "{:?}", inspection.imports);
+    }
+}
+
+#[test]
+fn what_keeps_a_file_from_being_a_sink_is_said_all_at_once() {
+    let told = |bytes: &[u8]| inspect::inspect_bytes(bytes, Some(Role::Sink)).unwrap_err();
+    let [problem] = &told(&component_of(TRANSFORM))[..] else { panic!() };
+    assert!(problem.starts_with("it is a transform, used as a sink here"), "{problem}");
+    let more = "import mailbox; import waystation:plugin/http@0.1.0;";
+    let problems = told(&component_of(&format!("{TRANSFORM} {more}")));
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    let old = contract_text().replace("plugin@0.1.0", "plugin@0.0.9");
+    let world = "import waystation:plugin/http@0.0.9; export waystation:plugin/sink@0.0.9;";
+    let problems = told(&dummy(&old, world));
+    assert!(problems[0].contains("this agent runs waystation:plugin/sink@0.1.0"), "{problems:?}");
+    assert!(problems.iter().any(|p| p.contains("plugin/http@0.0.9")), "{problems:?}");
+    let [problem] = &told(b"\0asm\x01\0\0\0")[..] else { panic!() };
+    assert!(problem.contains("waystation:plugin/sink-plugin@"), "{problem}");
 }
 
 #[test]
 fn a_world_with_ticks_and_about_is_a_transform_too() {
     let more = "export waystation:plugin/ticks@0.1.0; export waystation:plugin/about@0.1.0;";
-    inspect::inspect_bytes(&component_of(&format!("{TRANSFORM} {more}"))).unwrap();
+    inspect::inspect_bytes(&component_of(&format!("{TRANSFORM} {more}")), None).unwrap();
 }
 
 #[test]
@@ -134,8 +162,11 @@ fn what_is_empty_or_no_wasm_is_said_so() {
 
 #[test]
 fn a_file_that_is_missing_or_no_file_is_said_so() {
-    assert!(inspect(Path::new("/nowhere/x.wasm")).unwrap_err()[0].starts_with("it cannot be read"));
-    assert!(inspect(Path::new("/tmp")).unwrap_err()[0].contains("no regular file"));
+    assert!(
+        inspect(Path::new("/nowhere/x.wasm"), None).unwrap_err()[0]
+            .starts_with("it cannot be read")
+    );
+    assert!(inspect(Path::new("/tmp"), None).unwrap_err()[0].contains("no regular file"));
 }
 
 #[test]
@@ -150,14 +181,14 @@ fn a_file_cut_or_flipped_anywhere_is_never_accepted_as_something_else() {
     for at in (8..flipped.len()).step_by(4099) {
         flipped[at] ^= 0x55;
         // Some bytes mean nothing to a validator, such as constants; it only must not panic.
-        let _either = inspect::inspect_bytes(&flipped);
+        let _either = inspect::inspect_bytes(&flipped, None);
         flipped[at] ^= 0x55;
     }
 }
 
 #[test]
 fn a_sink_used_as_a_transform_is_explained_with_all_that_follows() {
-    let problems = inspect(&component("test-sink")).unwrap_err();
+    let problems = inspect(&component("test-sink"), Some(Role::Transform)).unwrap_err();
     assert!(problems[0].starts_with("it is a sink, used as a transform here"), "{problems:?}");
     assert_eq!(problems[1..], ["it imports waystation:plugin/http@0.1.0, which is for sinks only"]);
 }

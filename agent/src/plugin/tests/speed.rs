@@ -57,7 +57,7 @@ fn nanoseconds_a_record() {
     let views = records.views();
     let pass = host.guest("{}");
     let mut settings = settings(compiled("clean").0);
-    settings.sha256 = Some(compiled("clean").1);
+    settings.guest.sha256 = Some(compiled("clean").1);
     let clean = host.host.load(&settings).unwrap();
     for (name, plugin) in [("pass", &pass), ("clean", &clean)] {
         let fresh = measure(|| {
@@ -82,10 +82,11 @@ fn nanoseconds_a_record() {
 fn milliseconds_to_load_and_to_stop() {
     let host = TestHost::new();
     let settings = settings(component("clean"));
-    let digest = sha256(&fs::read(&settings.plugin).unwrap());
+    let digest = sha256(&fs::read(&settings.guest.plugin).unwrap());
     let folder = host.dir.path().join("compiled");
     let key = format!("{}-{:016x}", hex(&digest), engine::compatibility(&host.host.engine));
-    let code = compile_file(&settings.plugin, &folder.join(format!("{key}.code")), None).unwrap();
+    let code =
+        compile_file(&settings.guest.plugin, &folder.join(format!("{key}.code")), None).unwrap();
     host.digests.put(&key, code).unwrap();
     let started = SystemClock.monotonic();
     let plugins: Vec<_> = (0..5).map(|_| host.host.load(&settings).unwrap()).collect();

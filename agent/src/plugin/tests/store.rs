@@ -50,7 +50,7 @@ fn a_plugin_is_compiled_once_and_anew_only_when_its_code_was_touched() {
     install_compiler(&host);
     let settings = settings(component("clean"));
     let plugin = host.host.load(&settings).unwrap();
-    assert_eq!(plugin.digest(), sha256(&fs::read(&settings.plugin).unwrap()));
+    assert_eq!(plugin.digest(), sha256(&fs::read(&settings.guest.plugin).unwrap()));
     let outcomes =
         run(&plugin, &[r#"{"status":"bad"}"#, "[]", r#"{"temperature_c":100}"#]).unwrap();
     assert_eq!(outcomes[0], Outcome::Drop);
@@ -119,7 +119,7 @@ fn a_folder_that_is_a_link_is_refused() {
 fn a_pin_that_does_not_match_is_told_with_both_digests() {
     let host = TestHost::new();
     let mut settings = settings(component("clean"));
-    settings.sha256 = Some([0xab; 32]);
+    settings.guest.sha256 = Some([0xab; 32]);
     let error = host.host.load(&settings).unwrap_err();
     assert!(matches!(error, PluginError::Pin { .. }));
     assert!(error.to_string().contains(&"ab".repeat(32)), "{error}");
@@ -132,7 +132,7 @@ fn a_compiled_file_is_run_only_with_its_pin() {
     let mut settings = settings(path);
     let error = host.host.load(&settings).unwrap_err().to_string();
     assert!(error.contains("run only with a sha256 that pins it"), "{error}");
-    settings.sha256 = Some(digest);
+    settings.guest.sha256 = Some(digest);
     assert_eq!(host.host.load(&settings).unwrap().digest(), digest);
 }
 
@@ -174,17 +174,21 @@ fn compiling_refuses_another_file_than_the_one_that_was_looked_at() {
 #[test]
 fn a_check_finds_what_a_load_would_and_compiles_nothing() {
     let mut settings = settings(component("clean"));
-    assert!(check(&settings).is_ok());
-    settings.sha256 = Some([0xab; 32]);
-    assert!(check(&settings).unwrap_err()[0].contains("the config pins abab"));
-    settings.plugin = component("test-sink");
-    assert_eq!(check(&settings).unwrap_err().len(), 3);
+    assert!(check(PluginUse::Transform(&settings)).is_ok());
+    settings.guest.sha256 = Some([0xab; 32]);
+    assert!(
+        check(PluginUse::Transform(&settings)).unwrap_err()[0].contains("the config pins abab")
+    );
+    settings.guest.plugin = component("test-sink");
+    assert_eq!(check(PluginUse::Transform(&settings)).unwrap_err().len(), 3);
     let (path, digest) = compiled("test-guests");
-    settings.plugin = path;
-    settings.sha256 = None;
-    assert_eq!(check(&settings).unwrap_err(), [COMPILED_WITHOUT_PIN]);
-    settings.sha256 = Some(digest);
-    assert!(check(&settings).unwrap().compiled);
-    settings.plugin = PathBuf::from("/nowhere/x.wasm");
-    assert!(check(&settings).unwrap_err()[0].starts_with("it cannot be read"));
+    settings.guest.plugin = path;
+    settings.guest.sha256 = None;
+    assert_eq!(check(PluginUse::Transform(&settings)).unwrap_err(), [COMPILED_WITHOUT_PIN]);
+    settings.guest.sha256 = Some(digest);
+    assert!(check(PluginUse::Transform(&settings)).unwrap().compiled);
+    settings.guest.plugin = PathBuf::from("/nowhere/x.wasm");
+    assert!(
+        check(PluginUse::Transform(&settings)).unwrap_err()[0].starts_with("it cannot be read")
+    );
 }

@@ -39,7 +39,7 @@ impl Answer {
             .get(LOCATION)
             .filter(|_| status.is_redirection())
             .and_then(|value| value.to_str().ok())
-            .map(|text| escaped(&hidden(mask::urls(text).into_owned(), secrets)));
+            .map(|text| escaped(&mask::hidden(mask::urls(text).into_owned(), secrets)));
         let is_text = !headers.contains_key(reqwest::header::CONTENT_ENCODING);
         let mut body = Vec::new();
         let drain = async {
@@ -58,7 +58,7 @@ impl Answer {
         let limit = Duration::from_millis(HTTP_ANSWER_MS_MAX);
         let _is_complete = tokio::time::timeout(limit, drain).await.is_ok();
         let excerpt = if is_text {
-            let text = hidden(String::from_utf8_lossy(&body).into_owned(), secrets);
+            let text = mask::hidden(String::from_utf8_lossy(&body).into_owned(), secrets);
             escaped(text.trim())
         } else {
             String::new()
@@ -130,16 +130,6 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
         until.duration_since(from).unwrap_or_default()
     };
     Some(wait.min(Duration::from_millis(RETRY_AFTER_MS_MAX)))
-}
-
-/// The text without the secrets.
-fn hidden(mut text: String, secrets: &[String]) -> String {
-    for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
-        if text.contains(secret.as_str()) {
-            text = text.replace(secret.as_str(), mask::MASK);
-        }
-    }
-    text
 }
 
 /// The beginning of the text, with what could steer a terminal escaped.
@@ -230,7 +220,7 @@ mod tests {
     #[test]
     fn excerpts_are_short_and_hold_neither_secrets_nor_control_characters() {
         let secrets = ["S3CR3T".to_owned(), String::new()];
-        let text = hidden("a S3CR3T b\u{1b}[31m".to_owned(), &secrets);
+        let text = mask::hidden("a S3CR3T b\u{1b}[31m".to_owned(), &secrets);
         assert_eq!(escaped(&text), "a *** b\\u{1b}[31m");
         for filler in ["x", "é", "\u{1b}"] {
             let text = escaped(&filler.repeat(1000));
@@ -238,6 +228,6 @@ mod tests {
         }
         // A secret that the cut would go through does not show in part.
         let text = format!("{}S3CR3T", "x".repeat(250));
-        assert!(!escaped(&hidden(text, &secrets)).contains("S3"));
+        assert!(!escaped(&mask::hidden(text, &secrets)).contains("S3"));
     }
 }

@@ -171,7 +171,7 @@ impl Shared {
                 SinkError::new(Class::Unreachable, reason).caused_by(error)
             })?;
         }
-        let make = || async { client(&self.tls, &self.net, self.connect_timeout) };
+        let make = || async { client(&self.tls, &self.net, self.connect_timeout, None) };
         self.client.get_or_try_init(make).await.map_err(|error| {
             SinkError::new(Class::Unreachable, "there is no HTTP client").caused_by(error)
         })

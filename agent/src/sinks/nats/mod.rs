@@ -359,10 +359,10 @@ impl Sink for NatsSink {
             records: batch.facts.records - refused.len() as u64,
             already: progress.already,
             bytes: progress.bytes,
-            files: 0,
             reordered: progress.reordered,
             resent: progress.resent,
             refused,
+            ..Delivered::default()
         };
         if let Some(facts) = &facts {
             let before = if self.sequence.0 == facts.created { self.sequence.1 } else { 0 };

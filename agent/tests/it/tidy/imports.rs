@@ -32,7 +32,7 @@ const CRATES: [(&str, &[&str]); 6] = [
     ("wasmtime", &["plugin/"]),
     ("async_nats", &["net/", "sources/nats", "sinks/nats"]),
     ("clap", &["cli/"]),
-    ("reqwest", &["net/", "sinks/http"]),
+    ("reqwest", &["net/", "sinks/http", "sinks/plugin"]),
     ("rustls", &["net/"]),
 ];
 

@@ -27,12 +27,14 @@
 //! A plugin may say what it is and what config it takes, so that tools can help without running it on data:
 //! `export_transform!(OnlyLarge, about!().config_schema(include_str!("../schema.json")))`.
 //!
-//! What has to happen also when no record comes is done by [`Ticks`], with [`export_windowed!`].
+//! What has to happen also when no record comes is done by [`Ticks`], with [`export_windowed!`]. Plugins that deliver are in
+//! [`sink`].
 
 mod about;
 pub mod json;
 mod key;
 pub mod log;
+pub mod sink;
 pub mod state;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -63,12 +65,30 @@ pub mod bindings_about {
     });
 }
 
+/// The world of sinks, with the types of the others.
+#[doc(hidden)]
+pub mod bindings_sink {
+    wit_bindgen::generate!({
+        path: "../../../wit",
+        world: "sink-plugin",
+        pub_export_macro: true,
+        export_macro_name: "export",
+        default_bindings_module: "waystation_plugin::bindings_sink",
+        with: {
+            "waystation:plugin/types@0.1.0": crate::bindings::waystation::plugin::types,
+            "waystation:plugin/log@0.1.0": crate::bindings::waystation::plugin::log,
+            "waystation:plugin/state@0.1.0": crate::bindings::waystation::plugin::state,
+        },
+    });
+}
+
 use std::cell::RefCell;
 
 pub use about::About;
 pub use bindings::exports::waystation::plugin::transform::{Error, Outcome};
 pub use bindings::waystation::plugin::types::{Draft, Header, Place, Record};
 pub use key::{By, stable_hash};
+use sink::{Batch, Rejection, Sink, SinkError};
 #[doc(hidden)]
 pub use waystation_plugin_transform_world as transform_world;
 
@@ -177,15 +197,19 @@ pub trait Ticks: Transform {
 #[doc(hidden)]
 pub struct Slot<T>(RefCell<Option<T>>);
 
-impl<T: Transform> Slot<T> {
+impl<T> Slot<T> {
     #[doc(hidden)]
     #[must_use]
     pub const fn empty() -> Self {
         Self(RefCell::new(None))
     }
 
-    #[doc(hidden)]
-    pub fn init(&self, config: &str, place: Place) -> Result<(), String> {
+    /// Reads the config, and makes the instance of it.
+    fn fill<C: serde::de::DeserializeOwned>(
+        &self,
+        config: &str,
+        make: impl FnOnce(C) -> Result<T, String>,
+    ) -> Result<(), String> {
         #[cfg(target_arch = "wasm32")]
         std::panic::set_hook(Box::new(say_where));
         let mut deserializer = serde_json::Deserializer::from_str(config);
@@ -195,8 +219,38 @@ impl<T: Transform> Slot<T> {
             let reason = json::reason(error.inner());
             if key == "." { format!("config: {reason}") } else { format!("config.{key}: {reason}") }
         })?;
-        *self.0.borrow_mut() = Some(T::new(config, place)?);
+        *self.0.borrow_mut() = Some(make(config)?);
         Ok(())
+    }
+}
+
+impl<T: Sink> Slot<T> {
+    #[doc(hidden)]
+    pub fn init_sink(&self, config: &str, place: Place) -> Result<(), String> {
+        self.fill(config, |config| T::new(config, place))
+    }
+
+    #[doc(hidden)]
+    pub fn probe(&self, now: i64) -> Result<(), SinkError> {
+        match &mut *self.0.borrow_mut() {
+            Some(plugin) => plugin.probe(now),
+            None => Err(SinkError::Unreachable("probe was called before init".to_owned())),
+        }
+    }
+
+    #[doc(hidden)]
+    pub fn deliver(&self, batch: Batch) -> Result<Vec<Rejection>, SinkError> {
+        match &mut *self.0.borrow_mut() {
+            Some(plugin) => plugin.deliver(batch),
+            None => Err(SinkError::Unreachable("deliver was called before init".to_owned())),
+        }
+    }
+}
+
+impl<T: Transform> Slot<T> {
+    #[doc(hidden)]
+    pub fn init(&self, config: &str, place: Place) -> Result<(), String> {
+        self.fill(config, |config| T::new(config, place))
     }
 
     #[doc(hidden)]

@@ -3,11 +3,14 @@
 //!
 //! Everything here panics where a test should fail.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::Value;
 
+use crate::sink::{Batch, Outgoing, Sink, http};
 use crate::{Draft, Header, Outcome, Place, Record, Slot, Ticks, Transform, state};
 
 /// The time of the first record: 2026-01-01T00:00:00Z.
@@ -37,6 +40,28 @@ fn from_json<T: Transform>(config: &str) -> Result<T, String> {
     let slot = Slot::empty();
     slot.init(config, place())?;
     Ok(slot.0.take().expect("a slot is filled by init"))
+}
+
+/// Makes a sink as the agent does, with this `config` table in TOML.
+///
+/// # Errors
+/// What the operator is shown.
+pub fn sink<T: Sink>(config: &str) -> Result<T, String> {
+    let config: toml::Table = toml::from_str(config).expect("the config of a test is TOML");
+    let slot = Slot::empty();
+    slot.init_sink(&serde_json::to_string(&config).expect("TOML fits into JSON"), place())?;
+    Ok(slot.0.take().expect("a slot is filled by init"))
+}
+
+/// The batch `gw/b1` of records with these payloads, whose identities end with their seq.
+#[must_use]
+pub fn batch(payloads: &[&str]) -> Batch {
+    let records = payloads.iter().zip(1..).map(|(payload, seq)| {
+        let Record { seq, time, subject, headers, payload } = record(seq, payload);
+        Outgoing { id: format!("gw/{seq}"), seq, time, subject, headers, payload }
+    });
+    let (id, records) = ("gw/b1".to_owned(), records.collect());
+    Batch { id, attempt: 1, now: FIRST, deadline_ms: 27_000, records }
 }
 
 /// The record number `seq`. They are a second apart.
@@ -98,23 +123,52 @@ pub fn assert_schema<C: JsonSchema>(committed: &str) {
 /// An example is a block `toml` with a `[transforms.NAME]`, then a block `json in` with one payload a line, and a block
 /// `json out` with what [`run`] returns for them.
 pub fn assert_page<T: Transform>(page: &str, schema: &str) {
-    assert_page_with::<T>(page, schema, run);
+    assert_page_with(page, schema, transformed::<T>(run));
 }
 
 /// As [`assert_page`]; what comes out at the ticks of the ten minutes that follow stands in `json out`, too.
 pub fn assert_page_with_ticks<T: Ticks>(page: &str, schema: &str) {
-    assert_page_with::<T>(page, schema, |transform, payloads| {
+    let run = transformed::<T>(|transform, payloads| {
         let mut out = run(transform, payloads);
         out.extend(run_ticks(transform, FIRST + TEN_SECONDS, TEN_SECONDS, 60));
         out
     });
+    assert_page_with(page, schema, run);
 }
 
-fn assert_page_with<T: Transform>(
-    page: &str,
-    schema: &str,
+/// As [`assert_page`] for a sink: an example begins with a `[sinks.NAME]`, and `json out` has the bodies of the requests, which
+/// are all taken, and `reject: REASON` for a record that is refused.
+pub fn assert_sink_page<T: Sink>(page: &str, schema: &str) {
+    assert_page_with(page, schema, |config, payloads| {
+        let slot = Slot::<T>::empty();
+        let made = slot.init_sink(config, place());
+        made.unwrap_or_else(|error| panic!("{error}\n{config}"));
+        let bodies = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&bodies);
+        http::answer_with(move |request| {
+            noted.borrow_mut().push(text(request.body.clone()));
+            Ok(http::Response { status: 200, headers: Vec::new(), body: Vec::new() })
+        });
+        let refused = slot.deliver(batch(payloads)).expect("every request is taken");
+        let mut out = bodies.take();
+        out.extend(refused.into_iter().map(|refused| format!("reject: {}", refused.reason)));
+        out
+    });
+}
+
+/// Makes a transform of a config and runs it.
+fn transformed<T: Transform>(
     run: impl Fn(&mut T, &[&str]) -> Vec<String>,
-) {
+) -> impl Fn(&str, &[&str]) -> Vec<String> {
+    move |config, payloads| {
+        let made = from_json::<T>(config);
+        forget();
+        let mut made = made.unwrap_or_else(|error| panic!("{error}\n{config}"));
+        run(&mut made, payloads)
+    }
+}
+
+fn assert_page_with(page: &str, schema: &str, run: impl Fn(&str, &[&str]) -> Vec<String>) {
     let mut config: Option<String> = None;
     let mut input: Option<Vec<&str>> = None;
     let mut count = 0;
@@ -125,10 +179,7 @@ fn assert_page_with<T: Transform>(
             "json out" => {
                 let config = config.as_deref().expect("a config stands before each example");
                 let input = input.take().expect("an input stands before each output");
-                let made = from_json::<T>(config);
-                forget();
-                let mut made = made.unwrap_or_else(|error| panic!("{error}\n{config}"));
-                assert_eq!(run(&mut made, &input), lines, "{config}");
+                assert_eq!(run(config, &input), lines, "{config}");
                 count += 1;
             }
             _ => {}
@@ -179,12 +230,12 @@ fn blocks(page: &str) -> Vec<(&str, Vec<&str>)> {
     blocks
 }
 
-/// The `config` of the one transform in this part of a config file, as JSON.
+/// The `config` of the one transform or sink in this part of a config file, as JSON.
 fn config_of(text: &str) -> String {
     let file: toml::Table = toml::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    let transforms = file.get("transforms").and_then(toml::Value::as_table);
-    let transform = transforms.and_then(|transforms| transforms.values().next());
-    match transform.and_then(|transform| transform.get("config")) {
+    let parts = file.get("transforms").or_else(|| file.get("sinks"));
+    let part = parts.and_then(toml::Value::as_table).and_then(|parts| parts.values().next());
+    match part.and_then(|part| part.get("config")) {
         Some(config) => serde_json::to_string(config).expect("TOML fits into JSON"),
         None => "{}".to_owned(),
     }

@@ -27,7 +27,8 @@ fn letter_record(seq: u64) -> LetterRecord {
 
 fn sink_letters(letters: Vec<LetterRecord>) -> SinkLetters {
     let (first_at, last_at) = (Timestamp(3), Timestamp(4));
-    SinkLetters { class: LetterClass::Rejected, attempts: 1, first_at, last_at, letters }
+    let (class, state) = (LetterClass::Rejected, Vec::new());
+    SinkLetters { class, attempts: 1, first_at, last_at, letters, state }
 }
 
 /// Seals a replay of one letter: what the transform makes of its record now.

@@ -1,8 +1,5 @@
 //! The sink against a scripted server: what goes out, and what each answer is taken for.
 
-#[path = "../../../../tests/it/support/http.rs"]
-mod server;
-
 /// What stands in a body, and that it is always the same.
 mod bodies;
 /// One test a row of the table in the module's doc.
@@ -16,11 +13,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::server::{Reply, Sent, Server};
 use super::*;
 use crate::clock::{ManualClock, Timestamp};
 use crate::settings::{Document, Problems, Reading};
 use crate::sinks::config::{SinkConfig, SinkKind};
+use crate::sinks::server::{self, Reply, Sent, Server};
 use crate::sinks::tests::{batch, facts};
 
 /// A configured sink with its clock.

@@ -1,0 +1,189 @@
+//! What all guests have in common, whatever they are for: a component that is loaded, its instances, and how a call fails.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wasmtime::component::{Instance, InstancePre};
+use wasmtime::{Store, StoreContextMut, Trap, UpdateDeadline};
+
+use super::bindings::waystation::plugin::types;
+use super::engine::{Ticker, first_look_ticks};
+use super::error::{CallError, Fault, FaultKind};
+use super::host::{HostState, LogGate, Misuse};
+use super::http::GivenUp;
+use super::limiter::{LimitError, Limiter};
+use super::state::StateView;
+use crate::clock::{Clock as _, Monotonic, SystemClock};
+use crate::limits::{PLUGIN_INIT_MS_MAX, PLUGIN_OUTPUT_BYTES_MIN, PLUGIN_OUTPUT_FACTOR};
+use crate::record::RecordView;
+use crate::record::batch::LanePlace;
+use crate::secret::SecretJson;
+use crate::units::{ByteSize, human_bytes};
+
+/// A component that is loaded and linked, with what its table says.
+pub(super) struct Guest {
+    pub(super) digest: [u8; 32],
+    pub(super) pre: InstancePre<HostState>,
+    pub(super) config: SecretJson,
+    pub(super) memory_max: ByteSize,
+    pub(super) deadline: Duration,
+    pub(super) ticker: Arc<Ticker>,
+    pub(super) log: Arc<LogGate>,
+}
+
+/// What `init` is called with.
+pub(super) struct InitCall<'a> {
+    pub(super) config: &'a str,
+    pub(super) place: types::Place<'a>,
+}
+
+/// Makes an instance and calls its `init`, both within 10 s. `begin` finds the functions and makes the call.
+pub(super) fn open<G>(
+    guest: &Guest,
+    place: &LanePlace,
+    state: StateView,
+    begin: impl FnOnce(
+        &mut Store<HostState>,
+        &Instance,
+        InitCall<'_>,
+    ) -> wasmtime::Result<(G, Result<(), String>)>,
+) -> Result<(Store<HostState>, G), CallError> {
+    // Read anew for each instance, so that a rotated secret counts.
+    let config = guest.config.fill().map_err(|error| CallError::Host(error.into()))?;
+    let mut store = Store::new(
+        guest.pre.engine(),
+        HostState {
+            limiter: Limiter::new(guest.memory_max),
+            state,
+            state_writable: false,
+            lane: place.lane.clone(),
+            log: Arc::clone(&guest.log),
+            deadline: Monotonic::default(),
+            http: None,
+            secrets: config.secrets,
+        },
+    );
+    store.limiter(|state| &mut state.limiter);
+    store.set_hostcall_fuel(PLUGIN_OUTPUT_BYTES_MIN);
+    store.epoch_deadline_callback(look_at_the_clock);
+    set_deadline(&mut store, Duration::from_millis(PLUGIN_INIT_MS_MAX));
+    let running = guest.ticker.run();
+    let call = InitCall {
+        config: &config.text,
+        place: types::Place {
+            agent: place.agent.as_str(),
+            source: place.source.as_str(),
+            pipeline: place.pipeline.as_str(),
+            sink: place.sink.as_str(),
+        },
+    };
+    let begun = guest.pre.instantiate(&mut store);
+    let begun = begun.and_then(|instance| begin(&mut store, &instance, call));
+    drop(running);
+    let limits = CallLimits {
+        deadline_ms: u128::from(PLUGIN_INIT_MS_MAX),
+        output_bytes: PLUGIN_OUTPUT_BYTES_MIN,
+    };
+    match begun {
+        Ok((functions, Ok(()))) => {
+            store.data_mut().state_writable = true;
+            Ok((store, functions))
+        }
+        Ok((_, Err(reason))) => {
+            let reason = store.data().shown(&reason);
+            Err(CallError::Fault(Fault::new(FaultKind::InitError, reason)))
+        }
+        Err(error) => {
+            let fault = classify(&error, limits, store.data());
+            Err(CallError::Fault(Fault { text: format!("in init: {}", fault.text), ..fault }))
+        }
+    }
+}
+
+/// A guest runs in real time, whatever the agent's clock says.
+pub(super) fn set_deadline(store: &mut Store<HostState>, deadline: Duration) {
+    store.set_epoch_deadline(first_look_ticks(deadline));
+    let nanoseconds = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
+    store.data_mut().deadline = Monotonic(SystemClock.monotonic().0.saturating_add(nanoseconds));
+}
+
+fn look_at_the_clock(store: StoreContextMut<'_, HostState>) -> wasmtime::Result<UpdateDeadline> {
+    let host = store.data();
+    if host.http.as_ref().is_some_and(|http| http.is_over()) {
+        return Err(GivenUp.into());
+    }
+    if SystemClock.monotonic() >= host.deadline {
+        return Err(Trap::Interrupt.into());
+    }
+    Ok(UpdateDeadline::Continue(1))
+}
+
+/// What a call was allowed, for the texts of faults.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CallLimits {
+    pub(super) deadline_ms: u128,
+    pub(super) output_bytes: usize,
+}
+
+pub(super) fn output_bytes_max(input_bytes: usize) -> usize {
+    input_bytes.saturating_mul(PLUGIN_OUTPUT_FACTOR).max(PLUGIN_OUTPUT_BYTES_MIN)
+}
+
+/// All headers of a call in one list, and where those of each record stand in it.
+///
+/// Records that lie behind each other in a block often share their headers, down to where they lie.
+pub(super) fn header_params<'a>(
+    records: &[RecordView<'a>],
+) -> (Vec<types::HeaderParam<'a>>, Vec<Range<usize>>) {
+    let mut headers = Vec::new();
+    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(records.len());
+    let mut before: Option<&RecordView<'a>> = None;
+    for record in records {
+        let range = match (before, ranges.last()) {
+            (Some(before), Some(range)) if std::ptr::eq(before.headers.0, record.headers.0) => {
+                range.clone()
+            }
+            _ => {
+                let start = headers.len();
+                headers.extend(
+                    record.headers.iter().map(|(name, value)| types::HeaderParam { name, value }),
+                );
+                start..headers.len()
+            }
+        };
+        ranges.push(range);
+        before = Some(record);
+    }
+    (headers, ranges)
+}
+
+/// What became of a guest whose call did not return.
+pub(super) fn classify(error: &wasmtime::Error, limits: CallLimits, host: &HostState) -> Fault {
+    if let Some(limit) = error.downcast_ref::<LimitError>() {
+        return Fault::new(FaultKind::Memory, limit.to_string());
+    }
+    if let Some(misuse) = error.downcast_ref::<Misuse>() {
+        return Fault::new(FaultKind::Contract, misuse.to_string());
+    }
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::Interrupt) => {
+            let text = format!("it took longer than its {} ms", limits.deadline_ms);
+            Fault::new(FaultKind::Deadline, text)
+        }
+        Some(Trap::StackOverflow) => {
+            Fault::new(FaultKind::Stack, "it used more than 512 KiB of stack")
+        }
+        Some(trap) => Fault::new(FaultKind::Trap, trap.to_string()),
+        None => {
+            let text = format!("{error:#}");
+            // wasmtime has no public type for this one.
+            if text.contains("fuel allocated for hostcalls has been exhausted") {
+                let limit = human_bytes(limits.output_bytes as u64);
+                let text = format!("it handed over more than {limit} at once");
+                return Fault::new(FaultKind::Output, text);
+            }
+            Fault::new(FaultKind::Contract, host.shown(&text))
+        }
+    }
+}
