@@ -21,6 +21,7 @@ pub(crate) const GUESTS: &[&str] = &[
     "redact",
     "sample",
     "test-guests",
+    "test-hostile",
     "test-sink",
     "webhook",
     "window",

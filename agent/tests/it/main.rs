@@ -23,6 +23,7 @@ mod failpoints;
 /// A volume without a byte left, and a journal that was emptied.
 mod full_disk;
 /// The HTTP sink against a scripted server.
+mod hostile;
 mod http;
 /// What an HTTP endpoint refuses, and where it goes.
 mod http_refusals;
