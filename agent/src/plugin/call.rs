@@ -196,6 +196,12 @@ impl Instance {
         std::mem::replace(&mut self.store.data_mut().state, state)
     }
 
+    /// Linear memory that the guest has come to; it never shrinks.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.store.data().limiter.memory_bytes()
+    }
+
     /// The state with what the calls changed.
     #[must_use]
     pub fn into_state(self) -> StateView {
@@ -204,13 +210,15 @@ impl Instance {
 }
 
 /// A guest runs in real time, whatever the agent's clock says.
-fn set_deadline(store: &mut Store<HostState>, deadline: Duration) {
+pub(super) fn set_deadline(store: &mut Store<HostState>, deadline: Duration) {
     store.set_epoch_deadline(first_look_ticks(deadline));
     let nanoseconds = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
     store.data_mut().deadline = Monotonic(SystemClock.monotonic().0.saturating_add(nanoseconds));
 }
 
-fn look_at_the_clock(store: StoreContextMut<'_, HostState>) -> wasmtime::Result<UpdateDeadline> {
+pub(super) fn look_at_the_clock(
+    store: StoreContextMut<'_, HostState>,
+) -> wasmtime::Result<UpdateDeadline> {
     if SystemClock.monotonic() >= store.data().deadline {
         return Err(Trap::Interrupt.into());
     }

@@ -16,14 +16,18 @@ mod bindings;
 mod call;
 mod compiled;
 mod contract;
+mod describe;
 mod engine;
 mod error;
 mod host;
 mod inspect;
 mod limiter;
+mod pack;
+mod report;
 mod state;
 #[cfg(test)]
 mod tests;
+mod wasi_stub;
 
 use std::error::Error;
 use std::fmt;
@@ -41,8 +45,11 @@ use crate::units::ByteSize;
 
 pub use call::Instance;
 pub use compiled::compile_file;
+pub use describe::Description;
 pub use error::{CallError, Fault, FaultKind, PluginError};
 pub use inspect::{Inspection, inspect};
+pub use pack::{WIT, WORLDS, pack};
+pub use report::{FileKind, Report, report};
 pub use state::{State, StateDelta, StateError, StateView};
 
 use bindings::WindowedPlugin;

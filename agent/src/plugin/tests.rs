@@ -19,6 +19,7 @@ use crate::record::{HeadersBuffer, RecordView};
 
 mod calls;
 mod inspection;
+mod packing;
 mod speed;
 mod store;
 

@@ -38,6 +38,8 @@ mod operator;
 mod outage;
 /// Whole pipelines through the real binary.
 mod pipeline;
+/// What authors see of their plugin.
+mod plugin_tools;
 /// Power cuts of the whole agent, rebuilt from its system calls.
 mod power;
 /// Another config under a running agent, and a start with a broken one.
