@@ -1,6 +1,7 @@
 //! `waystation plugin`: what plugin authors and the agent itself need around a plugin's file.
 
 mod inspect;
+mod new;
 mod pack;
 mod test;
 mod workshop;
@@ -26,6 +27,10 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Begin a plugin: a project that builds, with its cases and a pipeline to try it in
+    ///
+    /// Nothing is fetched. The project's README.md says what has to be installed to build it; `sh build.sh` does.
+    New(new::Args),
     /// Make a component of a core module
     ///
     /// What compilers make of most languages is a core module; the agent runs components. Everything needed is built in: the
@@ -67,6 +72,7 @@ struct Digest([u8; 32]);
 /// Says what failed, with the file.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
+        Command::New(args) => new::run(args),
         Command::Pack(args) => pack::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Test(args) => test::run(args),

