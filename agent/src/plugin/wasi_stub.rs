@@ -2,7 +2,7 @@
 //!
 //! Plugins are not given WASI. Some toolchains import it all the same (Go always, C where a library function needs it), and
 //! hardly ever call it. The stub is made for the module, with the functions that it imports: there are no arguments and no
-//! environment, the clock stands at 1970, random bytes are left as they are, no descriptor is open, and the end of the process
+//! environment, the clock stands still, random bytes are left as they are, no descriptor is open, and the end of the process
 //! is a trap. So nothing that a plugin does can depend on the machine or the moment.
 
 use wasm_encoder::{
@@ -18,26 +18,33 @@ pub(super) const MODULE: &str = "wasi_snapshot_preview1";
 enum Does {
     /// Says that all went well, and touches nothing.
     Nothing,
-    /// Writes a zero of so many bytes where each of these parameters points.
-    Zeros(u32, &'static [u32]),
+    /// Writes a zero of four bytes where each of these parameters points.
+    Zeros(&'static [u32]),
+    /// Writes the time at which the clock stands, eight bytes, where this parameter points.
+    Time(u32),
     /// Answers with an error number.
     Error(i32),
+    /// Touches nothing, and answers nothing.
+    Silence,
     Trap,
 }
+
+/// Where the clock stands, and what it counts in. Go's runtime refuses to begin at zero.
+const TIME_NS: i64 = 1_000_000_000;
 
 /// `EBADF`: no descriptor is open.
 const BADF: Does = Does::Error(8);
 /// `ENOSYS`.
 const NOSYS: Does = Does::Error(52);
 
-/// Name, parameters (`i` for 32 bits, `I` for 64), and what it does. All but `proc_exit` return an error number.
-const FUNCTIONS: [(&str, &str, Does); 46] = [
+/// Name, parameters (`i` for 32 bits, `I` for 64), and what it does. All but the last two return an error number.
+const FUNCTIONS: [(&str, &str, Does); 47] = [
     ("args_get", "ii", Does::Nothing),
-    ("args_sizes_get", "ii", Does::Zeros(4, &[0, 1])),
+    ("args_sizes_get", "ii", Does::Zeros(&[0, 1])),
     ("environ_get", "ii", Does::Nothing),
-    ("environ_sizes_get", "ii", Does::Zeros(4, &[0, 1])),
-    ("clock_res_get", "ii", Does::Zeros(8, &[1])),
-    ("clock_time_get", "iIi", Does::Zeros(8, &[2])),
+    ("environ_sizes_get", "ii", Does::Zeros(&[0, 1])),
+    ("clock_res_get", "ii", Does::Time(1)),
+    ("clock_time_get", "iIi", Does::Time(2)),
     ("fd_advise", "iIIi", BADF),
     ("fd_allocate", "iII", BADF),
     ("fd_close", "i", BADF),
@@ -70,7 +77,6 @@ const FUNCTIONS: [(&str, &str, Does); 46] = [
     ("path_symlink", "iiiii", BADF),
     ("path_unlink_file", "iii", BADF),
     ("poll_oneoff", "iiii", NOSYS),
-    ("proc_exit", "i", Does::Trap),
     ("proc_raise", "i", NOSYS),
     ("sched_yield", "", Does::Nothing),
     ("random_get", "ii", Does::Nothing),
@@ -78,6 +84,9 @@ const FUNCTIONS: [(&str, &str, Does); 46] = [
     ("sock_recv", "iiiiii", NOSYS),
     ("sock_send", "iiiii", NOSYS),
     ("sock_shutdown", "ii", NOSYS),
+    ("proc_exit", "i", Does::Trap),
+    // No function of WASI: Go's bindings tell the usual adapter to stop its clock, and here it always stands.
+    ("adapter_monotonic_clock_set_paused", "i", Does::Silence),
 ];
 
 /// Whether the stub has a function of this name.
@@ -97,7 +106,8 @@ pub(super) fn adapter(names: &[&str]) -> Vec<u8> {
     let wanted = FUNCTIONS.iter().filter(|(name, ..)| names.contains(name));
     for (index, (name, params, does)) in (0..).zip(wanted) {
         let value = |param: &u8| if *param == b'I' { ValType::I64 } else { ValType::I32 };
-        let results = (*does != Does::Trap).then_some(ValType::I32);
+        let results = !matches!(does, Does::Trap | Does::Silence);
+        let results = results.then_some(ValType::I32);
         types.ty().function(params.as_bytes().iter().map(value), results);
         functions.function(index);
         exports.export(name, ExportKind::Func, index);
@@ -114,25 +124,24 @@ const MEMORY: MemoryType =
 fn body(does: Does) -> Function {
     let mut body = Function::new([]);
     let mut code = body.instructions();
+    let at = |align| MemArg { offset: 0, align, memory_index: 0 };
     match does {
         Does::Nothing => {
             code.i32_const(0);
         }
-        Does::Zeros(bytes, pointers) => {
-            let at = |align| MemArg { offset: 0, align, memory_index: 0 };
+        Does::Zeros(pointers) => {
             for pointer in pointers {
-                code.local_get(*pointer);
-                if bytes == 8 {
-                    code.i64_const(0).i64_store(at(3));
-                } else {
-                    code.i32_const(0).i32_store(at(2));
-                }
+                code.local_get(*pointer).i32_const(0).i32_store(at(2));
             }
             code.i32_const(0);
+        }
+        Does::Time(pointer) => {
+            code.local_get(pointer).i64_const(TIME_NS).i64_store(at(3)).i32_const(0);
         }
         Does::Error(number) => {
             code.i32_const(number);
         }
+        Does::Silence => {}
         Does::Trap => {
             code.unreachable();
         }

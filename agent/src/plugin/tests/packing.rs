@@ -88,7 +88,7 @@ fn the_stub_answers_what_a_runtime_asks_of_wasi_at_its_start() {
         (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
         (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
         (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))"#;
-    // Each writes zeros over ones, leaves the other bytes alone, and says what it should.
+    // Each writes over ones what it should, leaves the other bytes alone, and says so.
     let check = r"
         (block (result i32)
             (i64.store (i32.const 64) (i64.const -1))
@@ -99,7 +99,7 @@ fn the_stub_answers_what_a_runtime_asks_of_wasi_at_its_start() {
             (i32.or (call $random (i32.const 80) (i32.const 8))
             (i32.or (i32.ne (call $write (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 96)) (i32.const 8))
             (i32.or (i64.ne (i64.load (i32.const 64)) (i64.const 0))
-            (i32.or (i64.ne (i64.load (i32.const 72)) (i64.const 0))
+            (i32.or (i64.ne (i64.load (i32.const 72)) (i64.const 1000000000))
                     (i64.ne (i64.load (i32.const 80)) (i64.const -1)))))))))";
     let component = packed(&module(imports, check)).unwrap();
     let imported = inspect::inspect_bytes(&component).unwrap().imports;

@@ -31,6 +31,7 @@ enum Language {
     #[value(alias = "js")]
     Javascript,
     Python,
+    Go,
 }
 
 impl Language {
@@ -40,6 +41,7 @@ impl Language {
             Self::C => &templates::C,
             Self::Javascript => &templates::JAVASCRIPT,
             Self::Python => &templates::PYTHON,
+            Self::Go => &templates::GO,
         }
     }
 }

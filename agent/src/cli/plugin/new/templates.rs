@@ -94,6 +94,37 @@ pub(super) const PYTHON: Template = Template {
     has_sdk: false,
 };
 
+pub(super) const GO: Template = Template {
+    needs: "Go 1.25 or later",
+    test_options: "",
+    own: files!(
+        "go/":
+        ".gitignore",
+        "README.md",
+        "build.sh",
+        "export_waystation_plugin_transform/plugin.go",
+        "go.mod",
+        "pkg/LICENSE",
+        "pkg/go.mod",
+        "pkg/wit/runtime/empty.s",
+        "pkg/wit/runtime/runtime.go",
+        "pkg/wit/types/option.go",
+        "pkg/wit/types/result.go",
+        "pkg/wit/types/unit.go",
+        "waystation_plugin_log/empty.s",
+        "waystation_plugin_log/wit_bindings.go",
+        "waystation_plugin_state/empty.s",
+        "waystation_plugin_state/wit_bindings.go",
+        "waystation_plugin_transform/empty.s",
+        "waystation_plugin_transform/wit_bindings.go",
+        "waystation_plugin_types/empty.s",
+        "waystation_plugin_types/wit_bindings.go",
+        "wit_exports.go",
+    ),
+    others: &[SHARED, CONTRACT],
+    has_sdk: false,
+};
+
 impl Template {
     /// The files of a project of this name.
     pub(super) fn files(&self, name: &str) -> Vec<(&'static str, Vec<u8>)> {
@@ -163,7 +194,8 @@ mod tests {
     #[test]
     fn every_file_of_the_examples_and_of_the_sdk_is_built_in() {
         let built = ["target", "build", "data", "node_modules", "package-lock.json", "__pycache__"];
-        let languages = [("rust", RUST), ("c", C), ("javascript", JAVASCRIPT), ("python", PYTHON)];
+        let languages =
+            [("rust", RUST), ("c", C), ("javascript", JAVASCRIPT), ("python", PYTHON), ("go", GO)];
         for (folder, template) in languages {
             let there = files_below(&repository().join("examples/plugins").join(folder), &built);
             let here: BTreeSet<_> =
@@ -178,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_project_has_its_own_name_everywhere_and_the_sdk_beside_it() {
-        for template in [RUST, C, JAVASCRIPT, PYTHON] {
+        for template in [RUST, C, JAVASCRIPT, PYTHON, GO] {
             for (path, bytes) in template.files("to-kelvin") {
                 let text = String::from_utf8_lossy(&bytes);
                 assert!(!text.contains("my-plugin") && !text.contains("my_plugin"), "{path}");
