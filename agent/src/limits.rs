@@ -182,6 +182,8 @@ pub const LANES_MAX: u16 = (1 << 13) - 1;
 
 /// Most bytes of a plugin's file.
 pub const PLUGIN_BYTES_MAX: u64 = 128 * 1024 * 1024;
+/// Linear memory of a guest, where nothing else is said.
+pub const PLUGIN_MEMORY_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
 /// Bytes of stack that a guest may use.
 pub const PLUGIN_STACK_BYTES: usize = 512 * 1024;
 /// How often running guests are looked at.
@@ -234,6 +236,20 @@ pub const COMPILE_THREADS_MAX: usize = 4;
 pub const COMPILED_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// Compiled plugins that are kept.
 pub const COMPILED_FILES_MAX: usize = 64;
+/// Most bytes of a file of cases for `plugin test`.
+pub const PLUGIN_CASES_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Records that `plugin test` runs at once and in cuts.
+pub const PLUGIN_TEST_RECORDS: usize = 1000;
+/// Most bytes of a record of the cases that is run so often.
+pub const PLUGIN_TEST_POOL_RECORD_BYTES_MAX: usize = 4 * 1024;
+/// Batches that `plugin test` gives one instance to see whether memory stays flat.
+pub const PLUGIN_TEST_BATCHES: usize = 10_000;
+/// After how many of them it has what it needs.
+pub const PLUGIN_TEST_WARM_BATCHES: usize = 2_000;
+/// What a guest may grow by after that: collectors of garbage breathe.
+pub const PLUGIN_TEST_GUEST_GROWTH_BYTES_MAX: usize = 256 * 1024;
+/// What the process may grow by meanwhile.
+pub const PLUGIN_TEST_HOST_GROWTH_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Threads for async work: what blocks has its own.
 pub const ASYNC_THREADS_MAX: usize = 4;

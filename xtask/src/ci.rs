@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::suite::{self, Counts};
 use crate::ui::{self, Align, Step};
-use crate::{install, licences, process};
+use crate::{install, languages, licences, process};
 
 /// The manifest of the guests' workspace.
 const GUESTS: &str = "plugins/Cargo.toml";
@@ -36,8 +36,9 @@ const SECTIONS: [Section; 9] = [
 ];
 
 /// What only `--full` runs.
-const FULL_SECTIONS: [Section; 2] = [
+const FULL_SECTIONS: [Section; 3] = [
     Section { name: "release build", run: release },
+    Section { name: "plugins in slow languages", run: slow_languages },
     Section { name: "full sizes", run: full_sizes },
 ];
 
@@ -160,7 +161,12 @@ fn prepare(root: &Path) -> Result<Counts> {
 }
 
 fn guests_format(root: &Path) -> Result<Counts> {
-    plain(process::cargo(root).args(["fmt", "--all", "--check", "--manifest-path", GUESTS]))
+    for manifest in [GUESTS, "examples/plugins/rust/Cargo.toml"] {
+        let arguments = ["fmt", "--check", "--manifest-path", manifest];
+        let all = (manifest == GUESTS).then_some("--all");
+        plain(process::cargo(root).args(arguments).args(all))?;
+    }
+    Ok(Counts::default())
 }
 
 /// On the host's own target: what differs on the guests' is little, and their build shows it.
@@ -186,6 +192,14 @@ fn tests(root: &Path) -> Result<Counts> {
 
 fn release(root: &Path) -> Result<Counts> {
     plain(process::cargo(root).args(["build", "--release", "--bin", "waystation", "--locked"]))
+}
+
+/// The examples of plugins in languages whose tools are large and take their time.
+fn slow_languages(root: &Path) -> Result<Counts> {
+    languages::slow(root)?;
+    let filter = ["a_plugin_in_".to_owned()];
+    let sizes = [("WAYSTATION_TEST_SLOW_LANGUAGES", "1")];
+    suite::run_sized(root, &["--workspace", "--test=it"], &filter, &sizes)
 }
 
 /// The suites that prove durability by faults, in the sizes that are reported.

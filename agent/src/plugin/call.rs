@@ -154,6 +154,12 @@ impl Instance {
         std::mem::replace(&mut self.store.data_mut().state, state)
     }
 
+    /// Linear memory that the guest has come to; it never shrinks.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.store.data().limiter.memory_bytes()
+    }
+
     /// The state with what the calls changed.
     #[must_use]
     pub fn into_state(self) -> StateView {

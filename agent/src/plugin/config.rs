@@ -4,6 +4,7 @@ use crate::settings::{Complaint, Table};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::limits::PLUGIN_MEMORY_BYTES_DEFAULT;
 use crate::record::id::TransformId;
 use crate::secret::SecretJson;
 use crate::units::ByteSize;
@@ -89,7 +90,7 @@ impl GuestConfig {
         let memory_max = table
             .size("memory_max", "Linear memory of an instance.")
             .within(MEMORY.0..=MEMORY.1)
-            .or(ByteSize(64 << 20));
+            .or(ByteSize(PLUGIN_MEMORY_BYTES_DEFAULT));
         let deadline = table
             .duration("deadline", "Wall time of one call.")
             .within(DEADLINE.0..=DEADLINE.1)

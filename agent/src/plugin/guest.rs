@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wasmtime::component::{Instance, InstancePre};
-use wasmtime::{Store, StoreContextMut, Trap, UpdateDeadline};
+use wasmtime::{Engine, Store, StoreContextMut, Trap, UpdateDeadline};
 
 use super::bindings::waystation::plugin::types;
 use super::engine::{Ticker, first_look_ticks};
@@ -38,6 +38,31 @@ pub(super) struct InitCall<'a> {
     pub(super) place: types::Place<'a>,
 }
 
+/// A store for an instance, with the limits of its `init`.
+pub(super) fn new_store(
+    engine: &Engine,
+    memory_max: ByteSize,
+    place: &LanePlace,
+    log: Arc<LogGate>,
+) -> Store<HostState> {
+    let state = HostState {
+        limiter: Limiter::new(memory_max),
+        state: StateView::default(),
+        state_writable: false,
+        lane: place.lane.clone(),
+        log,
+        deadline: Monotonic::default(),
+        http: None,
+        secrets: Vec::new(),
+    };
+    let mut store = Store::new(engine, state);
+    store.limiter(|state| &mut state.limiter);
+    store.set_hostcall_fuel(PLUGIN_OUTPUT_BYTES_MIN);
+    store.epoch_deadline_callback(look_at_the_clock);
+    set_deadline(&mut store, Duration::from_millis(PLUGIN_INIT_MS_MAX));
+    store
+}
+
 /// Makes an instance and calls its `init`, both within 10 s. `begin` finds the functions and makes the call.
 pub(super) fn open<G>(
     guest: &Guest,
@@ -51,23 +76,10 @@ pub(super) fn open<G>(
 ) -> Result<(Store<HostState>, G), CallError> {
     // Read anew for each instance, so that a rotated secret counts.
     let config = guest.config.fill().map_err(|error| CallError::Host(error.into()))?;
-    let mut store = Store::new(
-        guest.pre.engine(),
-        HostState {
-            limiter: Limiter::new(guest.memory_max),
-            state,
-            state_writable: false,
-            lane: place.lane.clone(),
-            log: Arc::clone(&guest.log),
-            deadline: Monotonic::default(),
-            http: None,
-            secrets: config.secrets,
-        },
-    );
-    store.limiter(|state| &mut state.limiter);
-    store.set_hostcall_fuel(PLUGIN_OUTPUT_BYTES_MIN);
-    store.epoch_deadline_callback(look_at_the_clock);
-    set_deadline(&mut store, Duration::from_millis(PLUGIN_INIT_MS_MAX));
+    let log = Arc::clone(&guest.log);
+    let mut store = new_store(guest.pre.engine(), guest.memory_max, place, log);
+    let host = store.data_mut();
+    (host.state, host.secrets) = (state, config.secrets);
     let running = guest.ticker.run();
     let call = InitCall {
         config: &config.text,

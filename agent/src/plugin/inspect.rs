@@ -142,7 +142,7 @@ fn check_kind(bytes: &[u8], role: Option<Role>) -> Result<(), String> {
                 _ => "transform-plugin",
             };
             Err(format!(
-                "it is a core module; make it a component of the world waystation:plugin/{world}@{VERSION}, for example with `wasm-tools component new`"
+                "it is a core module; make it a component of the world waystation:plugin/{world}@{VERSION}: `waystation plugin pack`"
             ))
         }
         Ok(_) => Ok(()),
@@ -153,7 +153,9 @@ fn check_kind(bytes: &[u8], role: Option<Role>) -> Result<(), String> {
     }
 }
 
-fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), wasmparser::BinaryReaderError> {
+pub(super) fn top_level(
+    bytes: &[u8],
+) -> Result<(Vec<String>, Vec<String>), wasmparser::BinaryReaderError> {
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
     let mut depth = 0u32;
     for payload in Parser::new(0).parse_all(bytes) {

@@ -37,6 +37,11 @@ impl Limiter {
     pub(super) fn new(memory_max: ByteSize) -> Self {
         Self { memory_max, memory_bytes: 0, table_elements: 0 }
     }
+
+    /// All memories of the instance together.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.memory_bytes
+    }
 }
 
 impl ResourceLimiter for Limiter {

@@ -17,6 +17,7 @@ mod bindings;
 mod call;
 mod compiled;
 mod contract;
+mod describe;
 mod engine;
 mod error;
 mod guest;
@@ -24,10 +25,13 @@ mod host;
 mod http;
 mod inspect;
 mod limiter;
+mod pack;
+mod report;
 mod sink;
 mod state;
 #[cfg(test)]
 pub(crate) mod tests;
+mod wasi_stub;
 
 use std::error::Error;
 use std::fmt;
@@ -43,9 +47,12 @@ use crate::record::id::{SinkId, TransformId};
 
 pub use call::Instance;
 pub use compiled::compile_file;
+pub use describe::Description;
 pub use error::{CallError, Fault, FaultKind, PluginError};
 pub use http::{HttpClient, HttpFailure, HttpRequest, HttpResponse};
 pub use inspect::{Inspection, Role, inspect};
+pub use pack::{WIT, WORLDS, pack};
+pub use report::{FileKind, Report, report};
 pub use sink::{Rejection, SinkCall, SinkFailure, SinkInstance};
 pub use state::{State, StateDelta, StateError, StateView};
 
@@ -178,6 +185,13 @@ impl PluginHost {
         Ok(SinkPlugin { inner: Arc::new(SinkInner { id: id.clone(), guest, sink }) })
     }
 
+    fn linker(&self, role: Role) -> &Linker<HostState> {
+        match role {
+            Role::Transform => &self.transforms,
+            Role::Sink => &self.sinks,
+        }
+    }
+
     /// Loads and links a component, and finds its functions.
     fn load_guest<F>(
         &self,
@@ -203,11 +217,7 @@ impl PluginHost {
         } else {
             self.compiled_by_child(path, &bytes, digest, role)?
         };
-        let linker = match role {
-            Role::Transform => &self.transforms,
-            Role::Sink => &self.sinks,
-        };
-        let linked = linker.instantiate_pre(&component).and_then(|pre| {
+        let linked = self.linker(role).instantiate_pre(&component).and_then(|pre| {
             let functions = find(&pre)?;
             Ok((pre, functions))
         });

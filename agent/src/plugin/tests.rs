@@ -21,6 +21,7 @@ use crate::units::ByteSize;
 
 mod calls;
 mod inspection;
+mod packing;
 mod speed;
 mod store;
 

@@ -82,7 +82,8 @@ fn config() -> String {
             sinks = ["out"]
             "#,
             plugin = plugin("test-hostile").display(),
-            deadline = if does.contains("spin") || does.contains("forever") { "50ms" } else { "5s" },
+            deadline =
+                if does.contains("spin") || does.contains("forever") { "50ms" } else { "5s" },
         )
     });
     let tables: String = tables.collect();
@@ -162,8 +163,8 @@ fn d_31_thirty_five_hostile_guests_hurt_nobody_but_the_records_that_they_break_d
         }
         all.then_some(status)
     });
-    for number in 0..HOSTILE.len() {
-        let (name, end) = (name(number), HOSTILE[number].2);
+    for (number, &(_, _, end)) in HOSTILE.iter().enumerate() {
+        let name = name(number);
         let lane = lane(&status, &name, "in");
         let told = [count(lane, "delivered"), count(lane, "dead_lettered"), count(lane, "queued")];
         let bad = BAD.len() as u64;
@@ -174,7 +175,8 @@ fn d_31_thirty_five_hostile_guests_hurt_nobody_but_the_records_that_they_break_d
         };
         // P2: nothing vanishes, whatever the guest.
         assert_eq!(told, expected, "{name}: {lane}");
-        let letters = home.output(&["dlq", "list", "--json", "--lane", &format!("gw/in/{name}/out")]);
+        let letters =
+            home.output(&["dlq", "list", "--json", "--lane", &format!("gw/in/{name}/out")]);
         let letters = String::from_utf8(letters.stdout).unwrap();
         match end {
             End::Letters(class) => {

@@ -39,6 +39,10 @@ mod operator;
 mod outage;
 /// Whole pipelines through the real binary.
 mod pipeline;
+/// Projects that `plugin new` makes, in every language.
+mod plugin_projects;
+/// What authors see of their plugin.
+mod plugin_tools;
 /// Power cuts of the whole agent, rebuilt from its system calls.
 mod power;
 /// Another config under a running agent, and a start with a broken one.

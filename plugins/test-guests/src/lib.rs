@@ -51,6 +51,12 @@ enum Do {
     State,
     /// Tries to store `size` bytes under one key, and rejects with what the agent says.
     StateSize,
+    /// A payload with the number of records that this instance has seen: what nothing of an instance may depend on.
+    Counter,
+    /// A payload with the time that the call was told.
+    Clock,
+    /// Forgets `size` bytes for each record, and never frees them.
+    Leak,
     Retryable,
     Permanent,
     InitError,
@@ -83,6 +89,7 @@ enum Tick {
 struct Guest {
     config: Config,
     place: Place,
+    records: u64,
 }
 
 impl Transform for Guest {
@@ -101,7 +108,7 @@ impl Transform for Guest {
             Do::InitDelete => state::delete("seen"),
             _ => {}
         }
-        Ok(Self { config, place })
+        Ok(Self { config, place, records: 0 })
     }
 
     fn record(&mut self, now: i64, record: Record) -> Outcome {
@@ -123,6 +130,15 @@ impl Transform for Guest {
             }
             Do::Log => {
                 (0..size).for_each(|line| log::info(&format!("line {line}\nof {}", record.seq)));
+                Outcome::Keep
+            }
+            Do::Counter => {
+                self.records += 1;
+                Outcome::Payload(self.records.to_string().into_bytes())
+            }
+            Do::Clock => Outcome::Payload(now.to_string().into_bytes()),
+            Do::Leak => {
+                black_box(vec![1u8; size].leak());
                 Outcome::Keep
             }
             Do::State => count(&record),

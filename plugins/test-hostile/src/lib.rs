@@ -126,7 +126,7 @@ impl Transform for Hostile {
                 "none" => return Ok(Vec::new()),
                 "one_less" => return Ok(vec![Outcome::Keep; records.len() - 1]),
                 "one_more" => return Ok(vec![Outcome::Keep; records.len() + 1]),
-                "many_more" => return Ok(vec![Outcome::Drop; 2_000_000]),
+                "many_more" => return Ok(vec![Outcome::Drop; 400_000]),
                 "never" => return Err(Error::Retryable("x".repeat(1 << 20))),
                 _ => {}
             }

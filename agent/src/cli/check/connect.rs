@@ -1,8 +1,6 @@
 //! `waystation check --connect`: opens the plugins, and asks the destinations whether they would take a batch, as a lane that
 //! holds does. Sends nothing, and leaves nothing behind: plugins are compiled into a folder that goes with the command.
 
-use std::error::Error;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +8,14 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use crate::cli::journal::progress;
+use crate::cli::plugin::workshop::Workshop;
 use crate::cli::status::{ALWAYS, Column, WHEN_NOT_ZERO, printable, table};
 use crate::cli::{ExitCode, Failure};
 use crate::clock::{Clock as _, Monotonic, SystemClock};
 use crate::config::Config;
 use crate::error_chain::Chain;
 use crate::lane::config::PipelineConfig;
-use crate::plugin::{CompiledDigests, HostOptions, PluginHost, SinkPlugin, StateView};
+use crate::plugin::{SinkPlugin, StateView};
 use crate::record::batch::LanePlace;
 use crate::record::id::LaneName;
 use crate::sinks::config::{SinkConfig, SinkKind};
@@ -64,7 +63,7 @@ pub(super) fn run(
         .iter()
         .filter(|known| sink.is_none_or(|sink| known.id.as_str() == sink))
         .collect();
-    let opener = Opener::new()?;
+    let opener = Opener(Workshop::open()?);
     let mut asked = if sink.is_none() { opener.transforms(config) } else { Vec::new() };
     let opened: Vec<_> = wanted.into_iter().map(|sink| (sink, opener.guest(sink))).collect();
     bar.set_message("asking the destinations");
@@ -85,43 +84,14 @@ pub(super) fn run(
 }
 
 /// Opens plugins as a run would, and forgets them.
-struct Opener {
-    /// Where machine code goes.
-    _folder: tempfile::TempDir,
-    host: PluginHost,
-}
-
-/// Nothing was compiled before, and nothing is kept.
-#[derive(Debug)]
-struct NoDigests;
-
-impl CompiledDigests for NoDigests {
-    fn get(&self, _key: &str) -> Option<[u8; 32]> {
-        None
-    }
-
-    fn put(&self, _key: &str, _digest: [u8; 32]) -> Result<(), Box<dyn Error + Send + Sync>> {
-        Ok(())
-    }
-}
+struct Opener(Workshop);
 
 impl Opener {
-    fn new() -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("waystation-check-").tempdir()?;
-        let host = PluginHost::new(HostOptions {
-            store_dir: folder.path().join("compiled"),
-            compiler: PathBuf::from("/proc/self/exe"),
-            clock: Arc::new(SystemClock),
-            digests: Arc::new(NoDigests),
-        })?;
-        Ok(Self { _folder: folder, host })
-    }
-
     /// The plugin of a sink, if it is one; the reason when it cannot be opened.
     fn guest(&self, sink: &SinkConfig) -> Result<Option<SinkPlugin>, String> {
         match &sink.kind {
             SinkKind::Plugin(plugin) => {
-                let loaded = self.host.load_sink(&sink.id, &plugin.guest);
+                let loaded = self.0.host.load_sink(&sink.id, &plugin.guest);
                 loaded.map(Some).map_err(|error| Chain(&error).to_string())
             }
             _ => Ok(None),
@@ -136,7 +106,7 @@ impl Opener {
         });
         let asked = used.map(|(transform, pipeline)| {
             let begun = SystemClock.monotonic();
-            let opened = self.host.load(transform).map_err(|error| Chain(&error).to_string());
+            let opened = self.0.host.load(transform).map_err(|error| Chain(&error).to_string());
             let opened = opened.and_then(|plugin| {
                 let Some(place) = place(config, pipeline) else { return Ok(()) };
                 let made = plugin.instantiate(&place, StateView::default());

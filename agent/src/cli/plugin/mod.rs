@@ -1,5 +1,11 @@
 //! `waystation plugin`: what plugin authors and the agent itself need around a plugin's file.
 
+mod inspect;
+mod new;
+mod pack;
+mod test;
+pub(super) mod workshop;
+
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -8,6 +14,7 @@ use rustix::process::{
     Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
 };
 
+use super::ExitCode;
 use crate::limits::{COMPILE_ADDRESS_SPACE_BYTES_MAX, COMPILED_BYTES_MAX};
 use crate::plugin::{self, PluginError};
 
@@ -20,6 +27,22 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Begin a plugin: a project that builds, with its cases and a pipeline to try it in
+    ///
+    /// Nothing is fetched. The project's README.md says what has to be installed to build it; `sh build.sh` does.
+    New(new::Args),
+    /// Make a component of a core module
+    ///
+    /// What compilers make of most languages is a core module; the agent runs components. Everything needed is built in: the
+    /// WIT of this version, and a stub for what a runtime asks of WASI at its start. Prints the SHA-256 of the component, which
+    /// a config can pin.
+    Pack(pack::Args),
+    /// Show what a plugin's file is, and everything that keeps it from being used
+    ///
+    /// A component that can be used is asked for its name, version, summary and the schema of its config, within the usual
+    /// limits. Exits with 1 when the file cannot be used.
+    Inspect(inspect::Args),
+    Test(test::Args),
     /// Compile a plugin to machine code for this machine and this version of the agent
     ///
     /// The agent does this by itself, in a process of its own, when it meets a new plugin. By hand it is of use for a fleet of
@@ -47,15 +70,38 @@ struct Digest([u8; 32]);
 ///
 /// # Errors
 /// Says what failed, with the file.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let Command::Compile(compile) = &args.command;
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::New(args) => new::run(args),
+        Command::Pack(args) => pack::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Test(args) => test::run(args),
+        Command::Compile(args) => compile(args),
+    }
+}
+
+fn compile(compile: &Compile) -> anyhow::Result<ExitCode> {
     bound_this_process().context("cannot set the bounds of this process")?;
     let pinned = compile.sha256.map(|digest| digest.0);
     let digest = plugin::compile_file(&compile.file, &compile.output, pinned)?;
     match writeln!(std::io::stdout(), "{}", plugin::hex(&digest)) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
+        _ => Ok(ExitCode::Done),
     }
+}
+
+/// Problems behind what they keep from working: one on the same line, several below each other.
+fn listed(what: &str, problems: &[String]) -> String {
+    match problems {
+        [problem] => format!("{what}: {problem}"),
+        _ => problems.iter().fold(format!("{what}:"), |text, problem| text + "\n  - " + problem),
+    }
+}
+
+/// Tells the person at the terminal; standard output is for data.
+fn on_stderr(text: &str) {
+    // Without a standard error there is nobody to tell.
+    let _closed = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// A compiler is fed by strangers. It gets a bounded address space, writes no huge file, leaves no core, and ends with whoever
@@ -108,7 +154,7 @@ mod tests {
         let cli = Cli::try_parse_from([
             "plugin", "compile", "in.wasm", "--sha256", &digest, "--output", "out",
         ]);
-        let Command::Compile(compile) = cli.unwrap().args.command;
+        let Command::Compile(compile) = cli.unwrap().args.command else { panic!() };
         assert_eq!(compile.file, PathBuf::from("in.wasm"));
         assert_eq!(compile.output, PathBuf::from("out"));
         assert_eq!(compile.sha256.unwrap().0, [0xa7; 32]);
