@@ -44,7 +44,7 @@ const FULL_SECTIONS: [Section; 3] = [
 
 /// The sizes of the suites that are reported, in the profile `full`, a release build without link-time optimisation.
 /// `WAYSTATION_TEST_SEED` repeats a run.
-const FULL_SIZES: [(&str, &str); 9] = [
+const FULL_SIZES: [(&str, &str); 10] = [
     ("WAYSTATION_TEST_KILLS", "500"),
     ("WAYSTATION_TEST_LEADER_CHANGES", "20"),
     ("WAYSTATION_TEST_NODE_RESTARTS", "20"),
@@ -54,10 +54,11 @@ const FULL_SIZES: [(&str, &str); 9] = [
     ("WAYSTATION_TEST_CASES", "20000"),
     ("WAYSTATION_TEST_OPERATIONS", "200"),
     ("WAYSTATION_TEST_RELOADS", "300"),
+    ("WAYSTATION_TEST_FULL_VOLUMES", "40"),
 ];
 /// Those suites, and where they are. One row after the other: servers and clients of the first share no machine with the second.
 const FULL_SUITES: [(&str, &[&str]); 2] = [
-    ("--test=it", &["crash", "in_a_cluster", "d_26"]),
+    ("--test=it", &["crash", "in_a_cluster", "d_26", "d_05_a_full_volume"]),
     (
         "--lib",
         &[

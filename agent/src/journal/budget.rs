@@ -14,6 +14,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use super::hold;
 use super::open::PAGE_BYTES;
 use crate::limits::{
     BALLAST_BYTES, TRANSACTION_BYTES_MAX, WAL_CHECKPOINT_BYTES, WAL_EXTENT_BYTES, WAL_INDEX_BYTES,
@@ -125,12 +126,23 @@ impl Budget {
     /// What the database may grow by before its pages are moved out of the WAL: the ballast must be enough for them when the
     /// volume is filled from one moment to the next.
     pub(super) fn growth_max(self, tight: bool) -> u64 {
-        if tight { self.ballast / 4 } else { self.ballast / 4 * 3 }
+        // It is noticed behind the transaction that goes beyond it.
+        let least = self.ballast / 4;
+        let most = self.ballast.saturating_sub(self.transaction + self.transaction / 4);
+        if tight { least } else { most.clamp(least, 3 * least) }
     }
 
     /// Free pages that the database shall have while the volume is short. A quarter of the ballast stays for the WAL.
     pub(super) fn claim(self) -> u64 {
         self.ballast / 4 * 3
+    }
+
+    /// Has the database's file take the room of the ballast, which was just given up, before anybody else does. `pages`: those
+    /// that are committed.
+    pub(super) fn hold(self, connection: &Connection, path: &Path, pages: u64) {
+        let least = pages * PAGE;
+        // Rows of that size take a little more than they hold.
+        hold::hold(connection, path, least + self.claim() + self.claim() / 8, least);
     }
 
     /// `ballast_lacking`: bytes that the ballast has to get back first, so that no append takes what was given up for acks.

@@ -71,6 +71,7 @@ mod explain;
 mod finished;
 mod gaps;
 mod high_water;
+mod hold;
 pub mod inspect;
 mod lane_orders;
 mod lanes;

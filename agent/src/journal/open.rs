@@ -169,7 +169,7 @@ pub(super) fn open_database(
     let quota = Quota {
         usage,
         pages_max,
-        claimed: is_short,
+        claimed: is_short.then(|| clock.monotonic()),
         ..Quota::new(config, budget, ballast, checkpointer)
     };
     Ok(OpenedJournal { connection, case, epoch, agent, quota })

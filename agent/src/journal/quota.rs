@@ -18,7 +18,7 @@ use rusqlite::Connection;
 
 use super::appender::SourceLetter;
 use super::ballast::Ballast;
-use super::budget::{Budget, Room, Usage, measure, row_bytes, small_bytes};
+use super::budget::{Budget, PAGE, Room, Usage, measure, row_bytes, small_bytes};
 use super::checkpoint::{Checkpointer, holders, listed};
 use super::config::{Durability, JournalConfig, OnFull};
 use super::error::JournalError;
@@ -140,8 +140,8 @@ pub(super) struct Quota {
     pub(super) on_full: OnFull,
     pub(super) max_age: Option<Duration>,
     pub(super) ballast: Ballast,
-    /// The ballast's room went into the database, as far as it could, and it was not made again since.
-    pub(super) claimed: bool,
+    /// When the ballast's room went into the database, as far as it could; it was not made again since.
+    pub(super) claimed: Option<Monotonic>,
     /// Rows that took the room for the database are still to be deleted.
     pub(super) rows_left: bool,
     pub(super) checkpointer: Checkpointer,
@@ -186,7 +186,7 @@ impl Quota {
             on_full: config.on_full,
             max_age: config.max_age,
             ballast,
-            claimed: false,
+            claimed: None,
             rows_left: false,
             checkpointer,
             waiting: VecDeque::new(),
@@ -219,12 +219,18 @@ impl Quota {
         self.budget.room(self.usage, self.ballast.lacking())
     }
 
-    /// What parts may take: below `max_page_count`, and no more than the volume has for a longer database. What stands in the
-    /// WAL and can never be moved out of it would stop everything.
+    /// Pages by which the database may become longer: below `max_page_count`, and no more than the volume has. What stands in
+    /// the WAL and can never be moved out of it would stop everything, and between a commit and its checkpoint somebody else
+    /// may take what the volume had. The ballast makes that good; once it is given up, only what the file has counts.
+    fn growth_pages(&self) -> u64 {
+        let in_file = (self.usage.database_file / PAGE).saturating_sub(self.usage.pages);
+        let spare = if self.ballast.lacking() == 0 { self.room().spare / PAGE } else { 0 };
+        self.pages_max.saturating_sub(self.usage.pages).min(in_file + spare)
+    }
+
+    /// What parts may take.
     fn parts_room(&self) -> u64 {
-        let pages_left = self.pages_max.saturating_sub(self.usage.pages);
-        let longer = (pages_left * super::budget::PAGE).min(self.room().spare);
-        longer + self.usage.pages_free * super::budget::PAGE
+        (self.growth_pages() + self.usage.pages_free) * PAGE
     }
 
     /// Whether it is the volume that keeps appends out, or what is committed has no room on it.
@@ -305,6 +311,12 @@ impl Gate {
     }
 }
 
+/// Sets `max_page_count` of this connection.
+pub(super) fn set_pages_max(connection: &Connection, pages: u64) -> rusqlite::Result<()> {
+    let pragma = format!("PRAGMA max_page_count = {pages}");
+    connection.prepare_cached(&pragma)?.query_row([], |_| Ok(()))
+}
+
 /// What one append takes of the database by itself, at most.
 fn append_bytes(append: &AppendOperation) -> u64 {
     Gate::default().cost(append).0
@@ -323,7 +335,6 @@ impl Writer {
         operations: &mut VecDeque<Operation>,
     ) -> Result<(), JournalError> {
         self.measure(transaction)?;
-        self.bound_pages(transaction)?;
         let parts = operations.iter().map(|operation| match operation {
             Operation::Part(part) => row_bytes(part.row.len()),
             Operation::Ack(ack) => ack.letters_bytes() + ack.state_bytes(),
@@ -333,6 +344,7 @@ impl Writer {
         if operations.iter().any(|operation| !matches!(operation, Operation::Append(_))) {
             self.make_room_for_the_rest(transaction, parts)?;
         }
+        self.bound_pages(transaction)?;
         self.quota.parts_left = self.quota.parts_room();
         self.quota.look_again = false;
         self.letters.admitted = 0;
@@ -354,10 +366,11 @@ impl Writer {
 
     /// SQLite's own bound, in case an estimate was wrong. A connection forgets it, so each transaction says it.
     fn bound_pages(&self, transaction: &Connection) -> Result<(), JournalError> {
-        let pragma = format!("PRAGMA max_page_count = {}", self.quota.pages_max);
-        transaction
-            .prepare_cached(&pragma)
-            .and_then(|mut statement| statement.query_row([], |_| Ok(())))
+        let bound = match self.quota.ballast.lacking() {
+            0 => self.quota.pages_max,
+            _ => self.quota.usage.pages + self.quota.growth_pages(),
+        };
+        set_pages_max(transaction, bound)
             .map_err(|source| JournalError::sqlite(&self.path, "bounding", source))
     }
 
@@ -374,9 +387,10 @@ impl Writer {
         parts: u64,
     ) -> Result<(), JournalError> {
         let room = self.quota.room();
-        let needed = parts.saturating_sub(self.quota.usage.pages_free * super::budget::PAGE);
+        let needed = parts.saturating_sub(self.quota.usage.pages_free * PAGE);
         let lacks = room.lacking > 0 || needed + small_bytes() > room.spare;
         if lacks && self.quota.ballast.give_up() {
+            self.quota.budget.hold(transaction, &self.path, self.quota.usage.pages);
             self.measure(transaction)?;
         }
         Ok(())
@@ -605,7 +619,7 @@ impl Writer {
             // With enough left that it is not given up again for the next seal.
             if room.spare >= lacking + self.quota.budget.ballast / 2 {
                 self.quota.ballast.restore();
-                self.quota.claimed = false;
+                self.quota.claimed = None;
                 return;
             }
         }
@@ -629,7 +643,8 @@ impl Writer {
         if let Some(connection) = self.connection.take() {
             // A WAL that cannot grow must begin anew, or no transaction comes through any more.
             if let Err(error) = self.quota.checkpointer.begin_anew(&connection) {
-                tracing::debug!(error = %crate::error_chain::Chain(&error), "WAL cannot begin anew");
+                let error = crate::error_chain::Chain(&error);
+                tracing::warn!(%error, usage = ?self.quota.usage, "WAL cannot begin anew");
             }
             // Measured for the reason only; a failure leaves the last one.
             drop(self.measure(&connection));
@@ -665,6 +680,8 @@ impl Writer {
         }
         let Some(connection) = self.connection.take() else { return };
         let tight = self.quota.full.is_some() || self.quota.ballast.lacking() > 0;
+        // Without the ballast nothing would make good what the volume loses until then.
+        self.quota.checkpointer.all_now |= self.quota.ballast.lacking() > 0;
         let clock = Arc::clone(&self.clock);
         let budget = self.quota.budget;
         let result = self.quota.checkpointer.after_commit(&connection, budget, tight, &*clock);
@@ -677,5 +694,34 @@ impl Writer {
             }
         }
         self.dirty |= self.quota.checkpointer.blocked(self.clock.monotonic()).is_some();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::open::DATABASE_NAME;
+    use super::*;
+
+    #[test]
+    fn without_the_ballast_the_database_grows_only_where_its_file_has_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DATABASE_NAME);
+        let budget = Budget::new(16 << 20, u64::MAX);
+        let ballast = Ballast::in_directory(dir.path(), budget.ballast);
+        let checkpointer = Checkpointer::new(&path, Duration::from_secs(1));
+        let mut quota = Quota::new(&JournalConfig::default(), budget, ballast, checkpointer);
+        // The file has 40 pages more than lie in it, and the volume 8 MiB that somebody else may take.
+        quota.usage = Usage {
+            pages: 1000,
+            pages_free: 7,
+            database_file: 1040 * PAGE,
+            wal_file: budget.wal_extent,
+            volume_free: 8 << 20,
+        };
+        assert_eq!((quota.growth_pages(), quota.parts_room()), (40, 47 * PAGE));
+        quota.ballast.restore();
+        assert_eq!(quota.growth_pages(), 40 + (8 << 20) / PAGE);
+        quota.pages_max = 1030;
+        assert_eq!(quota.growth_pages(), 30);
     }
 }

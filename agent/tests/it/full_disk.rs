@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::support::agent::{Agent, Home, files_below};
-use super::support::{LONG, plugin, seed, wait_for};
+use super::support::{LONG, plugin, seed, size, wait_for};
 
 /// A small file system of its own. Dropping it unmounts it.
 struct Volume<'h>(&'h Path);
@@ -182,9 +182,18 @@ fn start(home: &Home) -> Agent {
     home.start(&["run"])
 }
 
+/// Volumes that are filled one after the other: what takes every byte begins at another moment each time.
+const VOLUMES: usize = 1;
+
 #[test]
 fn d_05_a_full_volume_is_drained_with_no_byte_free_and_ingest_resumes() {
     let mut random = fastrand::Rng::with_seed(seed());
+    for _ in 0..size("WAYSTATION_TEST_FULL_VOLUMES", VOLUMES) {
+        drain_a_full_volume(&mut random);
+    }
+}
+
+fn drain_a_full_volume(random: &mut fastrand::Rng) {
     let home = Home::new(&two_lanes());
     let data = home.path("data");
     let Some(volume) = Volume::mount(&data, "16m") else { return };
@@ -192,7 +201,7 @@ fn d_05_a_full_volume_is_drained_with_no_byte_free_and_ingest_resumes() {
     std::fs::write(data.join("other"), vec![1; 5 << 20]).unwrap();
     std::fs::create_dir_all(home.path("in")).unwrap();
     let file = home.path("in/a");
-    std::fs::write(&file, lines(0, 14_000, &mut random)).unwrap();
+    std::fs::write(&file, lines(0, 14_000, random)).unwrap();
     let mut agent = start(&home);
     let reason = wait_until_full(&home);
     assert!(reason.contains("the volume of"), "{reason}");
@@ -214,7 +223,7 @@ fn d_05_a_full_volume_is_drained_with_no_byte_free_and_ingest_resumes() {
     // There is room again: the reserve too, without anybody's doing.
     volume.unfill();
     wait_for("room", LONG, || trouble(&home).is_none().then_some(()));
-    let more = lines(14_000, 15_000, &mut random);
+    let more = lines(14_000, 15_000, random);
     std::fs::File::options().append(true).open(&file).unwrap().write_all(more.as_bytes()).unwrap();
     wait_for_lines(&home, 15_000);
     wait_for("the ballast", LONG, || {
