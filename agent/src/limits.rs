@@ -251,6 +251,20 @@ pub const PLUGIN_TEST_GUEST_GROWTH_BYTES_MAX: usize = 256 * 1024;
 /// What the process may grow by meanwhile.
 pub const PLUGIN_TEST_HOST_GROWTH_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// Rounds of `plugin bench`, of which the median counts.
+pub const PLUGIN_BENCH_ROUNDS: u32 = 5;
+
+/// Most bytes of a file of payloads for `plugin certify`, and of a request that its destination takes.
+pub const PLUGIN_CERTIFY_REQUEST_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most records of the batch that `plugin certify` has delivered.
+pub const PLUGIN_CERTIFY_RECORDS_MAX: usize = 1000;
+/// Most requests of a batch at which each of the faults is tried.
+pub const PLUGIN_CERTIFY_FAULTS_MAX: usize = 8;
+/// Attempts after which a batch has to be delivered once its destination is well.
+pub const PLUGIN_CERTIFY_ATTEMPTS_MAX: u32 = 3;
+/// Batches that `plugin certify` gives one instance to see whether memory stays flat.
+pub const PLUGIN_CERTIFY_BATCHES: usize = 2_000;
+
 /// Threads for async work: what blocks has its own.
 pub const ASYNC_THREADS_MAX: usize = 4;
 /// Threads for plugins, files and reads of the journal; each file source keeps one, each lane up to two.

@@ -162,6 +162,12 @@ impl SinkInstance {
         self.answered(answer, limits)
     }
 
+    /// Linear memory that the guest has come to; it never shrinks.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.store.data().limiter.memory_bytes()
+    }
+
     /// Sets the limits of a call. Until the guest has answered well the instance counts as broken.
     fn begin(
         &mut self,

@@ -54,6 +54,23 @@ pub trait BatchContent: Send + Sync + fmt::Debug {
     fn open(&self) -> Box<dyn BlockReader>;
 }
 
+/// Content that is in memory as a whole: small, and made by hand.
+#[derive(Debug, Clone)]
+pub struct BlocksInMemory(pub Vec<FrameBlock>);
+
+impl BatchContent for BlocksInMemory {
+    fn open(&self) -> Box<dyn BlockReader> {
+        Box::new(Self(self.0.iter().rev().cloned().collect()))
+    }
+}
+
+/// From the last to the first.
+impl BlockReader for BlocksInMemory {
+    fn next_block(&mut self) -> Result<Option<FrameBlock>, ReadError> {
+        Ok(self.0.pop())
+    }
+}
+
 /// Names of the parts that make a lane, and the lane's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LanePlace {

@@ -199,7 +199,7 @@ pub trait SinkBuilder: Send + Sync + std::fmt::Debug {
 pub(crate) mod tests {
     use super::*;
     use crate::clock::Timestamp;
-    use crate::record::batch::{BatchContent, BlockReader, FrameBlock};
+    use crate::record::batch::{BlocksInMemory, FrameBlock};
     use crate::record::codec::FrameBuffer;
     use crate::record::id::{BatchNumber, Epoch, LaneName, Seq};
     use crate::record::partition::Partitions;
@@ -224,23 +224,6 @@ pub(crate) mod tests {
             records,
             partitions: Vec::new(),
             suffix: "".into(),
-        }
-    }
-
-    #[derive(Debug)]
-    struct Blocks(Vec<FrameBlock>);
-
-    impl BatchContent for Blocks {
-        fn open(&self) -> Box<dyn BlockReader> {
-            Box::new(Reader(self.0.clone().into_iter()))
-        }
-    }
-
-    struct Reader(std::vec::IntoIter<FrameBlock>);
-
-    impl BlockReader for Reader {
-        fn next_block(&mut self) -> Result<Option<FrameBlock>, ReadError> {
-            Ok(self.0.next())
         }
     }
 
@@ -294,7 +277,7 @@ pub(crate) mod tests {
         }
         facts.partitions = partitions.map(|mut partitions| partitions.take()).unwrap_or_default();
         let fixed = builder.fix(&facts).unwrap();
-        let content = Arc::new(Blocks(blocks));
+        let content = Arc::new(BlocksInMemory(blocks));
         SealedBatch { facts, fixed, sha256: [0; 32], earlier: false, note: None, content }
     }
 }

@@ -9,6 +9,7 @@
 )]
 
 /// Bad input on the command line.
+mod certify;
 mod cli;
 /// The corpus of configs, and what is said about each.
 mod config;

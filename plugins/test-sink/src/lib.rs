@@ -103,15 +103,42 @@ impl Sink for Guest {
                 sink::is_taken(&http::send(&request)?)?;
                 Ok(Vec::new())
             }
-            _ => {
-                self.send(&batch, None)?;
-                Ok(Vec::new())
-            }
+            (mode, _) => self.badly(mode, &batch),
         }
     }
 }
 
 impl Guest {
+    /// Well, but for what sinks get wrong about destinations that fail.
+    fn badly(&self, mode: &str, batch: &Batch) -> Result<Vec<Rejection>, SinkError> {
+        let later = |reason| SinkError::Retryable(Later { reason, retry_after_ms: None });
+        let told = |result: Result<(), SinkError>| match result {
+            Err(SinkError::Unreachable(reason) | SinkError::Rejected(reason)) => reason,
+            _ => "it failed".to_owned(),
+        };
+        let sent = match mode {
+            "changes" => self.send_behind(&format!("{}\n", batch.now), batch, None),
+            "leaves_out" if batch.attempt > 1 => self.send(batch, Some(0)),
+            "insists" => loop {
+                if let Ok(()) = self.send(batch, None) {
+                    break Ok(());
+                }
+            },
+            "leaks" => {
+                std::mem::forget(std::hint::black_box(vec![1u8; 4096]));
+                self.send(batch, None)
+            }
+            _ => self.send(batch, None),
+        };
+        match (mode, sent) {
+            ("swallows", _) | (_, Ok(())) => Ok(Vec::new()),
+            ("gives_up", failed) => Err(SinkError::Rejected(told(failed))),
+            ("tries_for_ever", failed) => Err(later(told(failed))),
+            ("panics", Err(_)) => panic!("an answer that nobody expects"),
+            (_, Err(error)) => Err(error),
+        }
+    }
+
     fn request(&self, batch: &Batch) -> http::Request {
         let mut request = http::request("POST", &self.0.url);
         http::header(&mut request, "idempotency-key", &batch.id);
@@ -129,7 +156,18 @@ impl Guest {
     }
 
     fn send(&self, batch: &Batch, without: Option<usize>) -> Result<(), SinkError> {
+        self.send_behind("", batch, without)
+    }
+
+    /// The records behind a text.
+    fn send_behind(
+        &self,
+        begin: &str,
+        batch: &Batch,
+        without: Option<usize>,
+    ) -> Result<(), SinkError> {
         let mut request = self.request(batch);
+        request.body.extend_from_slice(begin.as_bytes());
         for (index, record) in batch.records.iter().enumerate() {
             if Some(index) != without {
                 request.body.extend_from_slice(&record.payload);

@@ -1,8 +1,14 @@
 //! `waystation plugin`: what plugin authors and the agent itself need around a plugin's file.
 
+mod bench;
+mod cases;
+mod certify;
+mod given;
 mod inspect;
 mod new;
 mod pack;
+mod pool;
+mod report;
 mod test;
 pub(super) mod workshop;
 
@@ -43,6 +49,8 @@ enum Command {
     /// limits. Exits with 1 when the file cannot be used.
     Inspect(inspect::Args),
     Test(test::Args),
+    Certify(certify::Args),
+    Bench(bench::Args),
     /// Compile a plugin to machine code for this machine and this version of the agent
     ///
     /// The agent does this by itself, in a process of its own, when it meets a new plugin. By hand it is of use for a fleet of
@@ -76,6 +84,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Pack(args) => pack::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Test(args) => test::run(args),
+        Command::Certify(args) => certify::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Compile(args) => compile(args),
     }
 }

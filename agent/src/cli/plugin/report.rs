@@ -1,12 +1,13 @@
-//! What a run of cases and checks came to, for people and for machines.
+//! What a run of cases, checks or scenarios came to, for people and for machines.
 
 use std::time::Duration;
 
 use serde_json::json;
 
 use crate::cli::status::{ALWAYS, Column, WHEN_NOT_ZERO, printable, table};
+use crate::clock::{Clock as _, SystemClock};
 
-/// How a case or check ended.
+/// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     Passed,
@@ -56,16 +57,28 @@ impl Verdict {
     }
 }
 
-/// A case or check that was run.
+/// A case, check or scenario that was run.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// "case" or "check".
+    /// "case", "check" or "scenario".
     pub(super) kind: &'static str,
     pub(super) name: String,
     /// Of the file of cases.
     pub(super) line: Option<usize>,
     pub(super) elapsed: Duration,
     pub(super) verdict: Verdict,
+}
+
+/// Runs a case, check or scenario, and takes the time.
+pub(super) fn timed(
+    kind: &'static str,
+    name: String,
+    line: Option<usize>,
+    run: impl FnOnce() -> Verdict,
+) -> Entry {
+    let begun = SystemClock.monotonic();
+    let verdict = run();
+    Entry { kind, name, line, elapsed: SystemClock.monotonic().since(begun), verdict }
 }
 
 /// What did not pass, a table of everything, and the sum.

@@ -1,6 +1,7 @@
 //! A `[sinks.NAME]` table with `type = "plugin"`.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use reqwest::Url;
@@ -23,6 +24,12 @@ impl Origin {
     #[must_use]
     pub fn of(url: &Url) -> Self {
         Self(url.origin().ascii_serialization())
+    }
+
+    /// The origin of a server at this address that speaks HTTP without TLS.
+    #[must_use]
+    pub fn at(address: SocketAddr) -> Self {
+        Self(format!("http://{address}"))
     }
 
     /// Whether anybody on the way can read what goes there.

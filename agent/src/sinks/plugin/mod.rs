@@ -48,6 +48,8 @@ use crate::secret::Value;
 
 /// What a plugin fixes for a batch: nothing. Whoever has sealed it may be known by it.
 const FIXED: &str = r#"{"plugin":{}}"#;
+/// What a failure begins with when the guest broke down or met a limit.
+pub const BREAKS_DOWN: &str = "its plugin breaks down";
 /// The part of an attempt's time after which a request has failed, before the lane gives the attempt up.
 const SILENCE_SHARE: f64 = 0.9;
 
@@ -315,7 +317,7 @@ impl Attempt {
             SinkFailure::Rejected(reason) => SinkError::new(Class::Rejected, reason).answered(),
             SinkFailure::Conflict(reason) => SinkError::new(Class::Conflict, reason).answered(),
             SinkFailure::Fault(fault) => {
-                let reason = format!("its plugin breaks down: {fault}");
+                let reason = format!("{BREAKS_DOWN}: {fault}");
                 return Failed {
                     error: SinkError::new(Class::Retryable, reason),
                     broke_down: true,

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::cases::{Content, Expectation, Payload};
+use super::super::cases::{Content, Expectation, Payload};
 use crate::clock::Timestamp;
 use crate::plugin::{Draft, Outcome};
 use crate::record::RecordView;

@@ -1,10 +1,8 @@
 //! `waystation plugin test`: the author's cases, and what every plugin has to stand, in the agent's own host.
 
-mod cases;
 mod checks;
 mod compare;
 mod guest;
-mod report;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
@@ -12,23 +10,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use serde_json::Value;
-
+use super::cases::{self, Case, Expected};
+use super::given::config_text;
+use super::pool::{Pool, views};
+use super::report::{self, Verdict, timed};
 use super::workshop::{Workshop, place};
 use crate::cli::journal::progress;
 use crate::cli::{ExitCode, print};
-use crate::clock::{Clock as _, SystemClock};
 use crate::limits::PLUGIN_MEMORY_BYTES_DEFAULT;
 use crate::plugin::config::{GuestConfig, InstanceLife, OnError, TransformConfig};
 use crate::secret::SecretJson;
 use crate::telemetry::config::{Level, LogConfig, LogFormat};
 use crate::units::{ByteSize, parse_duration};
 
-use cases::{Case, Expected};
-use checks::{CHECKS, Pool, broken, views};
+use checks::{CHECKS, broken};
 use guest::Guest;
-use report::{Entry, Verdict};
 
 /// Run a plugin's cases, and what every plugin has to stand, in the agent's own host
 ///
@@ -116,17 +112,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::Failed } else { ExitCode::Done })
 }
 
-fn timed(
-    kind: &'static str,
-    name: String,
-    line: Option<usize>,
-    run: impl FnOnce() -> Verdict,
-) -> Entry {
-    let begun = SystemClock.monotonic();
-    let verdict = run();
-    Entry { kind, name, line, elapsed: SystemClock.monotonic().since(begun), verdict }
-}
-
 /// The plugin with each config that the cases name.
 struct Bench<'a> {
     args: &'a Args,
@@ -198,42 +183,5 @@ fn run_case(guest: &Guest, case: &Case) -> Verdict {
             Verdict::failed([format!("expected  an error: …{part}…"), format!("got       {error}")])
         }
         (Err(error), Expected::Each(_)) => Verdict::failed([broken(&error)]),
-    }
-}
-
-/// The config as JSON text: as it was given, or out of a TOML file.
-fn config_text(given: &str) -> anyhow::Result<String> {
-    if given.trim_start().starts_with('{') {
-        let object: Value = serde_json::from_str(given).context("--config is no JSON object")?;
-        return Ok(object.to_string());
-    }
-    let (path, table) = given.split_once('#').unwrap_or((given, ""));
-    let cannot = || format!("--config: cannot read {path}");
-    let text = std::fs::read_to_string(path).with_context(cannot)?;
-    let file: toml::Table = toml::from_str(&text).with_context(cannot)?;
-    let mut found = toml::Value::Table(file);
-    for name in table.split('.').filter(|name| !name.is_empty()) {
-        let Some(inner) = found.as_table_mut().and_then(|table| table.remove(name)) else {
-            bail!("--config: {path} has no table \"{table}\"");
-        };
-        found = inner;
-    }
-    if !found.is_table() {
-        bail!("--config: \"{table}\" in {path} is no table");
-    }
-    Ok(json_of(found).to_string())
-}
-
-fn json_of(value: toml::Value) -> Value {
-    match value {
-        toml::Value::String(text) => Value::String(text),
-        toml::Value::Integer(number) => Value::from(number),
-        toml::Value::Float(number) => Value::from(number),
-        toml::Value::Boolean(flag) => Value::Bool(flag),
-        toml::Value::Datetime(time) => Value::String(time.to_string()),
-        toml::Value::Array(values) => values.into_iter().map(json_of).collect(),
-        toml::Value::Table(table) => {
-            table.into_iter().map(|(key, value)| (key, json_of(value))).collect()
-        }
     }
 }
