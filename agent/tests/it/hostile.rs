@@ -207,3 +207,102 @@ fn d_31_thirty_five_hostile_guests_hurt_nobody_but_the_records_that_they_break_d
     let log = home.log();
     assert!(!log.contains("panicked at agent") && !log.contains("thread '"), "{log}");
 }
+
+fn one_transform(path: &std::path::Path) -> String {
+    format!(
+        r#"
+        [agent]
+        id = "gw"
+        data_dir = "{{dir}}/data"
+        [sources.in]
+        type = "file"
+        paths = ["{{dir}}/in"]
+        [transforms.mine]
+        plugin = "{}"
+        [sinks.out]
+        type = "file"
+        root = "{{dir}}/out"
+        batch = {{ linger = "20ms" }}
+        [pipelines.p]
+        sources = ["in"]
+        transforms = ["mine"]
+        sinks = ["out"]
+        "#,
+        path.display()
+    )
+}
+
+/// Each name in the component, those of the module in it too.
+fn renamed(component: &[u8], from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len(), "lengths stand in front of names");
+    let mut bytes = component.to_vec();
+    let places: Vec<_> = memchr::memmem::find_iter(component, from).collect();
+    assert!(!places.is_empty(), "{from}");
+    for at in places {
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn d_32_a_plugin_of_another_version_or_kind_is_refused_by_check_reload_and_start_and_the_old_one_goes_on()
+ {
+    let home = Home::new(&one_transform(&plugin("clean")));
+    std::fs::write(home.path("in"), "{\"seq\":0}\n").unwrap();
+    let agent = home.start(&["run"]);
+    let delivered = |count: u64| {
+        wait_for("the records", LONG, || (count_of(&home, "delivered")? == count).then_some(()));
+    };
+    delivered(1);
+    let whole = std::fs::read(plugin("clean")).unwrap();
+    let cases: [(&str, Vec<u8>, &[&str]); 9] = [
+        ("older.wasm", renamed(&whole, "@0.1.0", "@0.0.9"), &["0.0.9", "0.1.0"]),
+        ("newer.wasm", renamed(&whole, "@0.1.0", "@2.0.0"), &["2.0.0", "0.1.0"]),
+        (
+            "import.wasm",
+            renamed(&whole, "waystation:plugin/log@", "waystation:plugin/lug@"),
+            &["waystation:plugin/lug@0.1.0"],
+        ),
+        (
+            "export.wasm",
+            renamed(&whole, "waystation:plugin/transform@", "waystation:plugin/transfirm@"),
+            &["waystation:plugin/transform"],
+        ),
+        ("core.wasm", b"\0asm\x01\0\0\0".to_vec(), &["core module", "plugin pack"]),
+        ("empty.wasm", Vec::new(), &["it is empty"]),
+        ("cut.wasm", whole[..whole.len() / 2].to_vec(), &["damaged or cut short"]),
+        ("elf.wasm", b"\x7fELF\x02\x01\x01".to_vec(), &["it is no WebAssembly"]),
+        ("sink.wasm", std::fs::read(plugin("webhook")).unwrap(), &["a sink"]),
+    ];
+    for (name, bytes, parts) in &cases {
+        let path = home.path(name);
+        std::fs::write(&path, bytes).unwrap();
+        home.configure(&one_transform(&path));
+        let told = |what: &str, output: &std::process::Output| {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            for part in parts.iter().chain([name]) {
+                assert!(said.contains(part), "{what}, {name}: {part}: {said}");
+            }
+            assert!(!said.contains("thread '"), "{what}, {name}: {said}");
+        };
+        let check = home.output(&["check"]);
+        assert_eq!(check.status.code(), Some(78), "{name}: {check:?}");
+        told("check", &check);
+        let reload = home.output(&["reload"]);
+        assert!(!reload.status.success(), "{name}");
+        told("reload", &reload);
+        // Without a config that has ever worked there is nothing to fall back on.
+        let fresh = Home::new(&one_transform(&path));
+        let start = fresh.output(&["run", "--once"]);
+        assert_eq!(start.status.code(), Some(78), "{name}: {start:?}");
+        told("start", &start);
+    }
+    let mut file = std::fs::File::options().append(true).open(home.path("in")).unwrap();
+    std::io::Write::write_all(&mut file, b"{\"seq\":1}\n").unwrap();
+    delivered(2);
+    drop(agent);
+}
+
+fn count_of(home: &Home, key: &str) -> Option<u64> {
+    home.status()?["lanes"][0][key].as_u64()
+}
