@@ -219,13 +219,29 @@ impl Quota {
         self.budget.room(self.usage, self.ballast.lacking())
     }
 
-    /// Pages by which the database may become longer: below `max_page_count`, and no more than the volume has. What stands in
-    /// the WAL and can never be moved out of it would stop everything, and between a commit and its checkpoint somebody else
-    /// may take what the volume had. The ballast makes that good; once it is given up, only what the file has counts.
+    /// What the volume has for a longer database, in pages. Between a commit and its checkpoint somebody else may take that, and
+    /// what then stands in the WAL, and can never be moved out of it, stops everything. The ballast makes it good. Without the
+    /// ballast only as much counts as appends are let in for: nobody takes that from one moment to the next, as a rule.
+    fn spare_pages(&self) -> u64 {
+        let kept = match self.ballast.lacking() {
+            0 => 0,
+            lacking => lacking + self.budget.ballast / 2,
+        };
+        self.room().spare.saturating_sub(kept) / PAGE
+    }
+
+    /// Pages by which the database may become longer: below `max_page_count`, and where the file or the volume has room.
     fn growth_pages(&self) -> u64 {
         let in_file = (self.usage.database_file / PAGE).saturating_sub(self.usage.pages);
-        let spare = if self.ballast.lacking() == 0 { self.room().spare / PAGE } else { 0 };
-        self.pages_max.saturating_sub(self.usage.pages).min(in_file + spare)
+        self.pages_max.saturating_sub(self.usage.pages).min(in_file + self.spare_pages())
+    }
+
+    /// What `max_page_count` is to be: without the ballast no page for which there is no room.
+    fn bound_pages(&self) -> u64 {
+        if self.ballast.lacking() == 0 || self.spare_pages() > 0 {
+            return self.pages_max;
+        }
+        self.usage.pages + self.growth_pages()
     }
 
     /// What parts may take.
@@ -366,11 +382,7 @@ impl Writer {
 
     /// SQLite's own bound, in case an estimate was wrong. A connection forgets it, so each transaction says it.
     fn bound_pages(&self, transaction: &Connection) -> Result<(), JournalError> {
-        let bound = match self.quota.ballast.lacking() {
-            0 => self.quota.pages_max,
-            _ => self.quota.usage.pages + self.quota.growth_pages(),
-        };
-        set_pages_max(transaction, bound)
+        set_pages_max(transaction, self.quota.bound_pages())
             .map_err(|source| JournalError::sqlite(&self.path, "bounding", source))
     }
 
@@ -710,18 +722,24 @@ mod tests {
         let ballast = Ballast::in_directory(dir.path(), budget.ballast);
         let checkpointer = Checkpointer::new(&path, Duration::from_secs(1));
         let mut quota = Quota::new(&JournalConfig::default(), budget, ballast, checkpointer);
-        // The file has 40 pages more than lie in it, and the volume 8 MiB that somebody else may take.
+        // The file has 40 pages more than lie in it, and the volume 3 MiB that somebody else may take.
         quota.usage = Usage {
             pages: 1000,
             pages_free: 7,
             database_file: 1040 * PAGE,
             wal_file: budget.wal_extent,
-            volume_free: 8 << 20,
+            volume_free: 3 << 20,
         };
         assert_eq!((quota.growth_pages(), quota.parts_room()), (40, 47 * PAGE));
+        assert_eq!(quota.bound_pages(), 1040);
+        // A reserve that cannot be made costs nothing where there is room.
+        quota.usage.volume_free = 8 << 20;
+        assert_eq!(quota.parts_room(), 47 * PAGE + (5 << 20));
+        assert_eq!(quota.parts_room() - 40 * PAGE, quota.room().volume);
+        assert_eq!(quota.bound_pages(), u64::MAX);
         quota.ballast.restore();
         assert_eq!(quota.growth_pages(), 40 + (8 << 20) / PAGE);
         quota.pages_max = 1030;
-        assert_eq!(quota.growth_pages(), 30);
+        assert_eq!((quota.growth_pages(), quota.bound_pages()), (30, 1030));
     }
 }

@@ -246,6 +246,21 @@ fn drain_a_full_volume(random: &mut fastrand::Rng) {
 }
 
 #[test]
+fn where_there_is_room_records_are_taken_also_without_the_reserve() {
+    let home = Home::new(&two_lanes().replace("root_must_exist = true", ""));
+    // In its place, so that it cannot be made.
+    std::fs::create_dir_all(home.path("data/journal.ballast")).unwrap();
+    std::fs::create_dir_all(home.path("in")).unwrap();
+    let text = lines(0, 5_000, &mut fastrand::Rng::with_seed(seed()));
+    std::fs::write(home.path("in/a"), text).unwrap();
+    let mut agent = start(&home);
+    wait_for_lines(&home, 5_000);
+    assert!(agent.stop().success());
+    assert!(home.log().contains("Ballast cannot be made"), "{}", home.log());
+    assert!(!home.log().contains("commit failed"), "{}", home.log());
+}
+
+#[test]
 fn d_05_an_agent_starts_on_a_volume_without_a_byte_and_empties_its_journal() {
     for stops in [false, true] {
         let mut random = fastrand::Rng::with_seed(seed());
