@@ -118,6 +118,22 @@ const WRONG: &[(&str, &[&str], &str)] = &[
         "another attempt sends something else",
     ),
     (
+        "assumes",
+        &[
+            "an answer that is lost",
+            "an answer that breaks off",
+            "no answer in time",
+            "an instance that is lost in the middle of a batch",
+            "an agent that stops in the middle of a batch",
+            "500, 502, 503 and 504",
+            "429 and 503 with Retry-After",
+            "401, 403 and 404",
+            "a redirect",
+            "one record that is refused",
+        ],
+        "it says delivered, and the destination has never taken",
+    ),
+    (
         "insists",
         &["400, 413 and 422", "one record that is refused"],
         "it sends a request that failed again by itself",
@@ -155,6 +171,19 @@ fn what_sinks_get_wrong_fails_the_scenario_that_is_about_it() {
         assert_eq!(failed, expected, "{mode}: {said}");
         assert!(said.contains(part), "{mode}: {part}: {said}");
     }
+}
+
+/// What a sink keeps in its memory only is lost with its instance.
+#[test]
+fn a_batch_that_depends_on_what_the_instance_remembers_is_told() {
+    let config = "{\"url\": \"{url}/in\", \"do\": \"remembers\"}";
+    let (troubles, said) = troubles("test-sink", config);
+    let has_failed = |name: &str| troubles.contains(&("failed".to_owned(), name.to_owned()));
+    assert!(has_failed("the same batch again"), "{said}");
+    assert!(has_failed("an instance that is lost in the middle of a batch"), "{said}");
+    assert!(said.contains("a new instance: another attempt sends something else"), "{said}");
+    assert!(!said.contains("the same instance: "), "{said}");
+    assert!(!has_failed("500, 502, 503 and 504"), "{said}");
 }
 
 #[test]

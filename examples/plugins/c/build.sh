@@ -11,6 +11,7 @@ zig=$(command -v zig || command -v python-zig) || {
 }
 
 mkdir -p build
-"$zig" cc --target=wasm32-wasi -mexec-model=reactor -O2 -s -Wall -Wextra \
+# A stack of its own size: zig would give it 16 MiB.
+"$zig" cc --target=wasm32-wasi -mexec-model=reactor -O2 -s -Wl,-z,stack-size=131072 -Wall -Wextra \
     -o build/core.wasm plugin.c transform_plugin.c transform_plugin_component_type.o
 "$waystation" plugin pack build/core.wasm --force -o my-plugin.wasm

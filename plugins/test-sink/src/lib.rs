@@ -21,7 +21,8 @@ struct Config {
     secret: String,
 }
 
-struct Guest(Config);
+/// The config, and the first attempt that this instance has seen.
+struct Guest(Config, Option<u32>);
 
 impl Sink for Guest {
     type Config = Config;
@@ -38,7 +39,7 @@ impl Sink for Guest {
                 Err(reason) => Err(reason),
                 Ok(()) => Err("the state was changed".to_owned()),
             },
-            _ => Ok(Self(config)),
+            _ => Ok(Self(config, None)),
         }
     }
 
@@ -58,6 +59,7 @@ impl Sink for Guest {
     }
 
     fn deliver(&mut self, batch: Batch) -> Result<Vec<Rejection>, SinkError> {
+        self.1.get_or_insert(batch.attempt);
         let bad = batch.records.iter().position(|record| record.payload == b"bad");
         let refuse = |index: u32| Rejection { index, reason: "it is bad".to_owned() };
         match (self.0.r#do.as_str(), bad) {
@@ -118,6 +120,8 @@ impl Guest {
         };
         let sent = match mode {
             "changes" => self.send_behind(&format!("{}\n", batch.now), batch, None),
+            "remembers" => self.send_behind(&format!("{:?}\n", self.1), batch, None),
+            "assumes" if batch.attempt > 1 => Ok(()),
             "leaves_out" if batch.attempt > 1 => self.send(batch, Some(0)),
             "insists" => loop {
                 if let Ok(()) = self.send(batch, None) {

@@ -193,6 +193,24 @@ fn a_sink_used_as_a_transform_is_explained_with_all_that_follows() {
     assert_eq!(problems[1..], ["it imports waystation:plugin/http@0.1.0, which is for sinks only"]);
 }
 
+/// What an operator has compiled is not looked through before it is linked.
+#[test]
+fn a_compiled_transform_is_not_linked_with_what_is_for_sinks() {
+    let host = TestHost::new();
+    let load = |imports: &str| {
+        let component = component_of(&format!("{imports} {TRANSFORM}"));
+        let code = engine::engine().unwrap().precompile_component(&component).unwrap();
+        let file = host.dir.path().join("code");
+        fs::write(&file, &code).unwrap();
+        let mut settings = settings(file);
+        settings.guest.sha256 = Some(sha256(&code));
+        host.host.load(&settings).map(drop)
+    };
+    load("import waystation:plugin/state@0.1.0;").unwrap();
+    let error = load("import waystation:plugin/http@0.1.0;").unwrap_err().to_string();
+    assert!(error.contains("waystation:plugin/http@0.1.0"), "{error}");
+}
+
 #[test]
 fn another_version_of_the_interface_is_named_wanted_against_offered() {
     let newer = contract_text().replace("@0.1.0", "@0.2.0");

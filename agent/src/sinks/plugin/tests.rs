@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::super::server::{Reply, Sent, Server, answer, closed_port, status};
 use super::*;
-use crate::clock::SystemClock;
+use crate::clock::{ManualClock, SystemClock, Timestamp};
 use crate::limiter::Rate;
 use crate::plugin::tests::{Digests, compiled};
 use crate::plugin::{HostOptions, PluginHost};
@@ -380,6 +380,52 @@ async fn an_attempt_that_is_given_up_ends_its_request_and_its_guest() {
     assert_eq!(sink.deliver(&batch, 2).await.unwrap().records, 1);
     assert_eq!(server.sent().len(), 2);
     // The thread was not left waiting for the minute: the runtime of this test ends at once.
+}
+
+#[tokio::test]
+async fn a_guest_that_insists_sends_nothing_more_when_its_attempt_was_given_up() {
+    let server = Server::start(|sent| match sent.number {
+        0 => Reply::Stall,
+        _ => status(200),
+    });
+    let keys = "retry = { attempt_timeout = \"60s\" }";
+    let fixture = sending(&server, ", do = \"insists\"", keys);
+    let mut sink = fixture.builder.build();
+    let batch = fixture.batch(1, &[b"a"]);
+    tokio::select! {
+        ended = sink.deliver(&batch, 1) => panic!("{ended:?}"),
+        () = until(|| !server.sent().is_empty()) => {}
+    }
+    // The call holds it as long as it runs.
+    until(|| Arc::strong_count(&fixture.builder.shared.reached) == 1).await;
+    assert_eq!(server.sent().len(), 1);
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_guest_that_has_lived_for_an_hour_is_begun_anew() {
+    let server = always(status(200));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("secret");
+    std::fs::write(&file, "first\n").unwrap();
+    let config = format!(", secret = {{ file = \"{}\" }}", file.display());
+    let mut fixture = sending(&server, &config, "");
+    let clock = Arc::new(ManualClock::new(Timestamp(0)));
+    Arc::get_mut(&mut fixture.builder.shared).unwrap().clock = clock.clone();
+    let (mut sink, batch) = (fixture.builder.build(), fixture.batch(1, &[b"a"]));
+    assert_eq!(sink.deliver(&batch, 1).await.unwrap().records, 1);
+    // Only a new one has to read it.
+    std::fs::remove_file(&file).unwrap();
+    clock.advance(Duration::from_millis(PLUGIN_SINK_INSTANCE_MS_MAX - 1));
+    assert_eq!(sink.deliver(&batch, 1).await.unwrap().records, 1);
+    clock.advance(Duration::from_millis(1));
+    let error = sink.deliver(&batch, 1).await.unwrap_err();
+    assert!(error.reason.contains("its plugin cannot be begun"), "{error}");
 }
 
 /// Time in the server is not the guest's.
