@@ -9,6 +9,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use reqwest::header::{HeaderName, HeaderValue};
 use reqwest::{Client, NoProxy, Proxy, Url, redirect, retry};
 use rustls::CertificateError;
 
@@ -16,10 +17,26 @@ use super::config::NetConfig;
 use super::reach::Reach;
 use super::tls::ClientTls;
 use crate::limits::{HTTP_CONNECTIONS_IDLE_MAX, HTTP_IDLE_MS_MAX, HTTP_PING_MS};
+use crate::secret::Value;
 use crate::settings::{Complaint, mask};
 
 /// Destinations that a proxy has no way to.
 const LOOPBACK: &str = "localhost,127.0.0.0/8,::1";
+
+/// Headers that the client sets by itself.
+pub const OWN_HEADERS: &[&str] = &[
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
 
 /// A URL to connect to. It prints without its query, which may be secret.
 #[derive(Clone, PartialEq, Eq)]
@@ -46,6 +63,31 @@ pub enum Unanswered {
     Silent,
     /// The connection broke.
     Broken,
+}
+
+/// Whether a header of the config can be sent with every request; `more` are those that the agent sets besides.
+///
+/// # Errors
+/// What is wrong with its name or value, or that a secret stands in the file.
+pub fn check_header(name: &str, value: &Value, more: &[&str]) -> Result<(), Complaint> {
+    let Ok(known) = name.parse::<HeaderName>() else {
+        return Err(Complaint::new(format!("\"{name}\" is no name of a header")));
+    };
+    if OWN_HEADERS.contains(&known.as_str()) || more.contains(&known.as_str()) {
+        let message = format!("the header {known} is set by the agent itself");
+        return Err(Complaint::new(message).hint("remove it"));
+    }
+    match value {
+        Value::Plain(_) if matches!(known.as_str(), "authorization" | "cookie") => {
+            Err(Complaint::new(format!("`{name}` is a secret and must not stand in this file"))
+                .hint("write { env = \"NAME\" } or { file = \"PATH\" }"))
+        }
+        Value::Plain(text) if HeaderValue::from_str(text).is_err() => {
+            Err(Complaint::new(format!("the value of the header {known} cannot be sent"))
+                .hint("it holds a control character"))
+        }
+        Value::Plain(_) | Value::Secret(_) => Ok(()),
+    }
 }
 
 /// Makes a client, which connects to what is in reach only; without one to everything. Connects to nothing and reads no file.

@@ -9,17 +9,16 @@ use serde_json::json;
 use super::cases::{self, Expected, NOW};
 use super::given::config_text;
 use super::pool::Pool;
-use super::workshop::{Workshop, place};
+use super::workshop::{Workshop, guest_config, place, transform_config};
 use crate::cli::journal::progress;
 use crate::cli::status::{ALWAYS, Column, table};
 use crate::cli::{ExitCode, print};
 use crate::clock::{Clock as _, SystemClock};
 use crate::limits::{PLUGIN_BENCH_ROUNDS, PLUGIN_MEMORY_BYTES_DEFAULT, PLUGIN_TEST_RECORDS};
-use crate::plugin::config::{GuestConfig, InstanceLife, OnError, TransformConfig};
+use crate::plugin::config::{InstanceLife, TransformConfig};
 use crate::plugin::{CallError, Instance, Plugin, StateView};
 use crate::record::RecordView;
 use crate::record::batch::LanePlace;
-use crate::secret::SecretJson;
 use crate::telemetry::config::{Level, LogConfig, LogFormat};
 use crate::units::{ByteSize, human_bytes, parse_duration};
 
@@ -132,21 +131,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn settings(args: &Args, config: &str) -> anyhow::Result<TransformConfig> {
-    Ok(TransformConfig {
-        id: "plugin".parse()?,
-        guest: GuestConfig {
-            plugin: args.file.clone(),
-            sha256: None,
-            config: SecretJson::new(&serde_json::from_str(config)?, Vec::new()),
-            memory_max: args.memory_max,
-            deadline: args.deadline,
-        },
-        tick: None,
-        on_error: OnError::default(),
-        instance: InstanceLife::PerBatch,
-        call_records_max: 1000,
-        call_bytes_max: ByteSize(64 << 20),
-    })
+    let guest = guest_config(&args.file, config, args.memory_max, args.deadline)?;
+    transform_config(guest, InstanceLife::PerBatch)
 }
 
 /// A plugin, and what it is measured with.

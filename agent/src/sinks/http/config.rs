@@ -1,10 +1,10 @@
 //! A `[sinks.NAME]` table with `type = "http"`.
 
-use reqwest::header::{HeaderName, HeaderValue};
+use reqwest::header::HeaderName;
 
 use crate::limits::{HTTP_CONFLICTS_MAX, HTTP_HEADERS_MAX};
 use crate::net::config::TlsConfig;
-use crate::net::http::Endpoint;
+use crate::net::http::{Endpoint, check_header};
 use crate::secret::{Secret, Value};
 use crate::settings::{Complaint, Table, mask};
 use crate::sinks::config::{BatchConfig, SinkKind};
@@ -119,23 +119,8 @@ pub struct HttpSinkConfig {
     pub tls: Option<TlsConfig>,
 }
 
-/// What the sink or its client sets.
-const OWN_HEADERS: &[&str] = &[
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "expect",
-    "host",
-    "idempotency-key",
-    "keep-alive",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+/// What the sink sets, beside the client.
+const OWN_HEADERS: &[&str] = &["content-encoding", "content-type", "idempotency-key"];
 
 impl HttpSinkConfig {
     /// Reads what stands beside `type = "http"`.
@@ -150,7 +135,9 @@ impl HttpSinkConfig {
         let method =
             table.choice("method", "The request's method.", &methods).or(Method::default());
         let headers = table
-            .values("headers", "Headers of every request.", check_header)
+            .values("headers", "Headers of every request.", |name, value| {
+                check_header(name, value, OWN_HEADERS)
+            })
             .check(|headers| check_names(headers))
             .or(Vec::new());
         let formats = [BodyFormat::Ndjson, BodyFormat::Json].map(|f| (f.as_str(), f));
@@ -281,27 +268,6 @@ fn check_scope(text: &str) -> Result<String, Complaint> {
             .hint("write each scope by itself, without spaces"));
     }
     Ok(text.to_owned())
-}
-
-fn check_header(name: &str, value: &Value) -> Result<(), Complaint> {
-    let Ok(known) = name.parse::<HeaderName>() else {
-        return Err(Complaint::new(format!("\"{name}\" is no name of a header")));
-    };
-    if OWN_HEADERS.contains(&known.as_str()) {
-        let message = format!("the header {known} is set by the agent itself");
-        return Err(Complaint::new(message).hint("remove it"));
-    }
-    match value {
-        Value::Plain(_) if matches!(known.as_str(), "authorization" | "cookie") => {
-            Err(Complaint::new(format!("`{name}` is a secret and must not stand in this file"))
-                .hint("write { env = \"NAME\" } or { file = \"PATH\" }"))
-        }
-        Value::Plain(text) if HeaderValue::from_str(text).is_err() => {
-            Err(Complaint::new(format!("the value of the header {known} cannot be sent"))
-                .hint("it holds a control character"))
-        }
-        Value::Plain(_) | Value::Secret(_) => Ok(()),
-    }
 }
 
 /// Header names are the same in any case.

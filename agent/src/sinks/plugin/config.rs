@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use reqwest::Url;
-use reqwest::header::{HeaderName, HeaderValue};
+use reqwest::header::HeaderName;
 
 use crate::limits::{HTTP_HEADERS_MAX, PLUGIN_NETWORKS_MAX, PLUGIN_ORIGINS_MAX};
 use crate::net::config::TlsConfig;
-use crate::net::http::Endpoint;
+use crate::net::http::{Endpoint, check_header};
 use crate::plugin::config::GuestConfig;
 use crate::secret::Value;
 use crate::settings::{Complaint, Table};
@@ -83,21 +83,6 @@ pub struct PluginSinkConfig {
     pub tls: Option<TlsConfig>,
 }
 
-/// What the client sets by itself.
-pub(super) const OWN_HEADERS: &[&str] = &[
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "keep-alive",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
 impl PluginSinkConfig {
     /// Reads what stands beside `type = "plugin"`.
     #[must_use]
@@ -124,7 +109,7 @@ impl PluginSinkConfig {
             .or(Vec::new());
         let headers = table
             .values("headers", "Headers that the agent adds to its requests.", |key, value| {
-                check_header(key, value)
+                check_added(key, value)
             })
             .check(|list| within("headers", list.len(), HTTP_HEADERS_MAX))
             .or(Vec::new());
@@ -169,29 +154,12 @@ fn parts(key: &str) -> (Option<&str>, &str) {
     }
 }
 
-fn check_header(key: &str, value: &Value) -> Result<(), Complaint> {
+fn check_added(key: &str, value: &Value) -> Result<(), Complaint> {
     let (origin, name) = parts(key);
     if let Some(origin) = origin {
         Origin::parse(origin)?;
     }
-    let Ok(known) = name.parse::<HeaderName>() else {
-        return Err(Complaint::new(format!("\"{name}\" is no name of a header")));
-    };
-    if OWN_HEADERS.contains(&known.as_str()) {
-        let message = format!("the header {known} is set by the agent itself");
-        return Err(Complaint::new(message).hint("remove it"));
-    }
-    match value {
-        Value::Plain(_) if matches!(known.as_str(), "authorization" | "cookie") => {
-            Err(Complaint::new(format!("`{name}` is a secret and must not stand in this file"))
-                .hint("write { env = \"NAME\" } or { file = \"PATH\" }"))
-        }
-        Value::Plain(text) if HeaderValue::from_str(text).is_err() => {
-            Err(Complaint::new(format!("the value of the header {known} cannot be sent"))
-                .hint("it holds a control character"))
-        }
-        Value::Plain(_) | Value::Secret(_) => Ok(()),
-    }
+    check_header(name, value, &[])
 }
 
 /// Gives each header its origin. `None` when one has none, which is reported.

@@ -11,11 +11,11 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::config::{AddedHeader, OWN_HEADERS, Origin, PluginSinkConfig};
+use super::config::{AddedHeader, Origin, PluginSinkConfig};
 use crate::error_chain::Chain;
 use crate::limits::{HTTP_CONNECT_MS_MAX, PLUGIN_ANSWER_BYTES_MAX};
 use crate::net::config::NetConfig;
-use crate::net::http::{Unanswered, client, observe};
+use crate::net::http::{OWN_HEADERS, Unanswered, client, observe};
 use crate::net::reach::{OutOfReach, Reach};
 use crate::net::tls::{ClientTls, TlsError};
 use crate::plugin::{HttpClient, HttpFailure, HttpRequest, HttpResponse};

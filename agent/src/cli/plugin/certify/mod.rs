@@ -12,15 +12,13 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::given::config_text;
 use super::report::{self, Entry, timed};
-use super::workshop::{Workshop, place};
+use super::workshop::{Workshop, guest_config, place};
 use crate::backoff::{Backoff, Jitter};
 use crate::cli::journal::progress;
 use crate::cli::{ExitCode, print};
 use crate::limits::{
     PLUGIN_CERTIFY_RECORDS_MAX, PLUGIN_CERTIFY_REQUEST_BYTES_MAX, PLUGIN_MEMORY_BYTES_DEFAULT,
 };
-use crate::plugin::config::GuestConfig;
-use crate::secret::SecretJson;
 use crate::sinks::config::{BatchConfig, GiveUp, RetryConfig, SinkConfig, SinkKind};
 use crate::sinks::plugin::config::{Origin, PluginSinkConfig};
 use crate::telemetry::config::{Level, LogConfig, LogFormat};
@@ -137,13 +135,7 @@ fn run_all(rig: &Rig, say: impl Fn(&'static str)) -> Vec<Entry> {
 }
 
 fn sink_config(args: &Args, config: &str, destination: &Destination) -> anyhow::Result<SinkConfig> {
-    let guest = GuestConfig {
-        plugin: args.file.clone(),
-        sha256: None,
-        config: SecretJson::new(&serde_json::from_str(config)?, Vec::new()),
-        memory_max: args.memory_max,
-        deadline: args.deadline,
-    };
+    let guest = guest_config(&args.file, config, args.memory_max, args.deadline)?;
     let loopback = Ipv4Net::new([127, 0, 0, 0].into(), 8)?;
     let plugin = PluginSinkConfig {
         guest,

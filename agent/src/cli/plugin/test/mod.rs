@@ -14,12 +14,11 @@ use super::cases::{self, Case, Expected};
 use super::given::config_text;
 use super::pool::{Pool, views};
 use super::report::{self, Verdict, timed};
-use super::workshop::{Workshop, place};
+use super::workshop::{Workshop, guest_config, place, transform_config};
 use crate::cli::journal::progress;
 use crate::cli::{ExitCode, print};
 use crate::limits::PLUGIN_MEMORY_BYTES_DEFAULT;
-use crate::plugin::config::{GuestConfig, InstanceLife, OnError, TransformConfig};
-use crate::secret::SecretJson;
+use crate::plugin::config::InstanceLife;
 use crate::telemetry::config::{Level, LogConfig, LogFormat};
 use crate::units::{ByteSize, parse_duration};
 
@@ -133,24 +132,13 @@ impl Bench<'_> {
         Ok(match self.guests.entry(config.to_owned()) {
             MapEntry::Occupied(entry) => entry.into_mut(),
             MapEntry::Vacant(entry) => {
-                let settings = TransformConfig {
-                    id: "plugin".parse()?,
-                    guest: GuestConfig {
-                        plugin: self.args.file.clone(),
-                        sha256: None,
-                        config: SecretJson::new(&serde_json::from_str(config)?, Vec::new()),
-                        memory_max: self.args.memory_max,
-                        deadline: self.args.deadline,
-                    },
-                    tick: None,
-                    on_error: OnError::default(),
-                    instance: match self.args.instance.as_str() {
-                        "per_batch" => InstanceLife::PerBatch,
-                        _ => InstanceLife::Reuse,
-                    },
-                    call_records_max: 1000,
-                    call_bytes_max: ByteSize(1 << 20),
+                let Args { file, memory_max, deadline, .. } = self.args;
+                let guest = guest_config(file, config, *memory_max, *deadline)?;
+                let life = match self.args.instance.as_str() {
+                    "per_batch" => InstanceLife::PerBatch,
+                    _ => InstanceLife::Reuse,
                 };
+                let settings = transform_config(guest, life)?;
                 let plugin = self.workshop.host.load(&settings)?;
                 entry.insert(Guest { plugin, config: settings, place: place()? })
             }
