@@ -1,15 +1,28 @@
 //! A file of sensor readings as the demo makes it, and what the plugin `clean` is to make of it.
 
 use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::ops::Range;
 use std::path::Path;
 
 /// Writes `count` readings with seqs from 0; every tenth has `"status":"bad"`.
 pub(crate) fn write(path: &Path, count: u64) {
+    std::fs::write(path, lines(0..count)).unwrap();
+}
+
+/// Puts readings with these seqs behind those that the file has.
+pub(crate) fn append(path: &Path, seqs: Range<u64>) {
+    let mut file = OpenOptions::new().append(true).open(path).unwrap();
+    file.write_all(lines(seqs).as_bytes()).unwrap();
+}
+
+fn lines(seqs: Range<u64>) -> String {
     let mut text = String::new();
-    for seq in 0..count {
+    for seq in seqs {
         line(&mut text, seq);
     }
-    std::fs::write(path, text).unwrap();
+    text
 }
 
 pub(crate) fn line(text: &mut String, seq: u64) {
