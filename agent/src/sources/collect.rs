@@ -19,12 +19,13 @@ const FRAME_OVERHEAD: usize = 64;
 /// What the headers of a cut record take, at most.
 const TRUNCATED_OVERHEAD: usize = 96;
 
-/// One line as it was found: its first bytes, and how many it really has.
+/// One line or message as it was found: its first bytes, and how many it really has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line<'a> {
     pub(super) time: Timestamp,
     pub(super) subject: &'a str,
-    /// The whole line, or its first `record_bytes_max` bytes when it is longer.
+    pub(super) headers: Headers<'a>,
+    /// The whole of it, or its first `record_bytes_max` bytes when it is longer.
     pub(super) head: &'a [u8],
     pub(super) size: u64,
 }
@@ -59,22 +60,30 @@ impl Collector {
         self.limits.record_bytes_max.as_usize()
     }
 
-    /// Whether a line of this size still fits. If not, the append so far is to be taken first.
-    pub(super) fn has_room(&self, line_bytes: usize, subject: &str) -> bool {
+    /// Whether a line of this size still fits, with so many bytes of subject and headers beside it. If not, the append so far
+    /// is to be taken first.
+    pub(super) fn has_room(&self, line_bytes: usize, beside: usize) -> bool {
         let line_bytes = line_bytes.min(self.record_bytes_max());
-        let frame = line_bytes + subject.len() + FRAME_OVERHEAD + TRUNCATED_OVERHEAD;
+        let frame = line_bytes + beside + FRAME_OVERHEAD + TRUNCATED_OVERHEAD;
         let frames_fit = self.frames.is_empty() || self.frames.len() + frame <= CHUNK_BYTES_MAX;
         frames_fit
             && self.letters_bytes < CHUNK_BYTES_MAX
             && self.positions_bytes < POSITIONS_BYTES_MAX / 2
     }
 
-    /// Takes a line: as a record, or as the limits say. `place` says where it stands, for a dead letter.
+    /// Takes a line as a message, unless it is empty: then it is counted and left out.
     pub(super) fn line(&mut self, line: Line<'_>, place: impl FnOnce() -> String) {
         if line.size == 0 {
             self.counters.empty_lines.fetch_add(1, Ordering::Relaxed);
-        } else if line.size <= self.limits.record_bytes_max.0 {
-            self.frames.push_new(line.time, line.subject, Headers::default(), line.head);
+        } else {
+            self.message(line, place);
+        }
+    }
+
+    /// Takes a message: as a record, or as the limits say. `place` says where it stands, for a dead letter.
+    pub(super) fn message(&mut self, line: Line<'_>, place: impl FnOnce() -> String) {
+        if line.size <= self.limits.record_bytes_max.0 {
+            self.frames.push_new(line.time, line.subject, line.headers, line.head);
         } else {
             self.oversize(line, place);
         }
@@ -91,6 +100,9 @@ impl Collector {
             OnOversize::Truncate => {
                 counters.oversize_truncated.fetch_add(1, Ordering::Relaxed);
                 self.headers.clear();
+                for (name, value) in line.headers.iter() {
+                    self.headers.push(name, value);
+                }
                 self.headers.push("waystation-truncated", "true");
                 self.headers.push("waystation-size", &line.size.to_string());
                 let head = cut_between_characters(head);
@@ -165,7 +177,9 @@ mod tests {
 
     fn push(collector: &mut Collector, bytes: &[u8]) {
         let head = &bytes[..bytes.len().min(4)];
-        let line = Line { time: Timestamp(1), subject: "s", head, size: bytes.len() as u64 };
+        let size = bytes.len() as u64;
+        let headers = Headers::default();
+        let line = Line { time: Timestamp(1), subject: "s", headers, head, size };
         collector.line(line, || "here".to_owned());
     }
 
@@ -218,11 +232,11 @@ mod tests {
             LineLimits { record_bytes_max: ByteSize(1 << 20), on_oversize: OnOversize::Drop };
         let mut collector = Collector::new(limits, Arc::default());
         let large = vec![b'x'; CHUNK_BYTES_MAX];
-        assert!(collector.has_room(large.len(), "s"));
+        assert!(collector.has_room(large.len(), 1));
         collector.record(Timestamp(0), "s", &large);
-        assert!(!collector.has_room(1, "s"));
+        assert!(!collector.has_room(1, 1));
         collector.take().unwrap();
-        while collector.has_room(100, "s") {
+        while collector.has_room(100, 1) {
             collector.record(Timestamp(0), "s", &large[..100]);
         }
         let length = collector.take().unwrap().frames.len();

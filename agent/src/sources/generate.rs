@@ -76,7 +76,7 @@ impl GenerateSource {
                 0 => out.push_str(&n.to_string()),
                 _ => out.push_str(&time),
             });
-            if !collector.has_room(payload.len(), &self.subject) {
+            if !collector.has_room(payload.len(), self.subject.len()) {
                 push(n - 1, collector, feed).await?;
             }
             collector.record(now, &self.subject, payload.as_bytes());

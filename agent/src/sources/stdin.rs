@@ -20,6 +20,7 @@ use super::{Finished, Source, SourceCounters, SourceError, SourceOptions};
 use crate::clock::{SharedClock, Timestamp};
 use crate::journal::{Append, Appender};
 use crate::limits::READ_BLOCK_BYTES;
+use crate::record::Headers;
 use crate::record::id::SourceId;
 use crate::record::template::Template;
 use crate::tasks::Shutdown;
@@ -247,11 +248,12 @@ impl Reader {
     }
 
     fn line(&mut self, head: &[u8], size: u64, time: Timestamp, end: u64) {
-        if !self.collector.has_room(head.len(), &self.subject) {
+        if !self.collector.has_room(head.len(), self.subject.len()) {
             self.flush();
         }
         let head = &head[..head.len().min(self.collector.record_bytes_max())];
-        let line = Line { time, subject: &self.subject, head, size };
+        let headers = Headers::default();
+        let line = Line { time, subject: &self.subject, headers, head, size };
         self.collector.line(line, || format!("standard input, byte {}", end - size));
     }
 

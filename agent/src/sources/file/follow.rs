@@ -467,7 +467,7 @@ impl Outlet<'_> {
         &self,
         collector: &mut crate::sources::collect::Collector,
     ) -> Result<(), Interrupted> {
-        if collector.has_room(0, "") { Ok(()) } else { self.send(collector) }
+        if collector.has_room(0, 0) { Ok(()) } else { self.send(collector) }
     }
 }
 

@@ -16,6 +16,7 @@ use super::identity::{Check, FileId, Saved};
 use crate::clock::{Monotonic, SharedClock, Timestamp};
 use crate::journal::Append;
 use crate::limits::{FILE_TURN_BYTES, READ_BLOCK_BYTES};
+use crate::record::Headers;
 use crate::sources::SourceCounters;
 use crate::sources::collect::{Collector, Line};
 use crate::tasks::Shutdown;
@@ -290,7 +291,7 @@ impl Tail {
         reading: &mut Reading,
         outlet: &Outlet<'_>,
     ) -> Result<(), Interrupted> {
-        if !reading.collector.has_room(line_bytes, &self.subject) {
+        if !reading.collector.has_room(line_bytes, self.subject.len()) {
             self.position(file, &mut reading.collector);
             outlet.send(&mut reading.collector)?;
         }
@@ -299,7 +300,8 @@ impl Tail {
 
     fn line(&self, line: &[u8], size: u64, time: Timestamp, collector: &mut Collector) {
         let head = &line[..line.len().min(collector.record_bytes_max())];
-        let line = Line { time, subject: &self.subject, head, size };
+        let headers = Headers::default();
+        let line = Line { time, subject: &self.subject, headers, head, size };
         collector.line(line, || format!("{}, byte {}", self.path.display(), self.offset));
     }
 
