@@ -172,6 +172,53 @@ pub const HTTP_CONNECTIONS_IDLE_MAX: usize = 8;
 pub const HTTP_IDLE_MS_MAX: u64 = 55_000;
 /// How often a silent HTTP connection is asked whether it lives.
 pub const HTTP_PING_MS: u64 = 20_000;
+/// Disks, interfaces or sensors of a host that are measured; more are left out, with a warning.
+pub const METRICS_ENTRIES_MAX: usize = 64;
+/// How long measuring a host may take.
+pub const METRICS_MS_MAX: u64 = 10_000;
+
+/// Tokens of one listener.
+pub const TOKENS_MAX: usize = 64;
+/// How long tokens count as they were read.
+pub const TOKENS_FRESH_MS: u64 = 1_000;
+
+/// Connections of one HTTP source; whoever comes then is told to come again.
+pub const INGEST_CONNECTIONS_MAX: usize = 512;
+/// Of those, the ones from one address.
+pub const INGEST_CONNECTIONS_PER_CLIENT_MAX: usize = 256;
+/// Most bytes of the head of a request to an HTTP source.
+pub const INGEST_HEAD_BYTES_MAX: usize = 16 * 1024;
+/// How long the head of a request may take, and how long a connection may be idle between two; also its TLS handshake.
+pub const INGEST_HEAD_MS_MAX: u64 = 15_000;
+/// How often the progress of a body is looked at.
+pub const INGEST_BODY_LOOK_MS: u64 = 10_000;
+/// What must have come of a body between two looks.
+pub const INGEST_BODY_LOOK_BYTES_MIN: usize = 4 * 1024;
+/// Bytes of all bodies that are on their way, beside the largest one that is allowed.
+pub const INGEST_BODIES_BYTES: usize = 8 * 1024 * 1024;
+/// How long a request waits for room among the bodies that are on their way.
+pub const INGEST_ROOM_MS_MAX: u64 = 10_000;
+/// Bodies that are expanded at once.
+pub const INGEST_DECODERS_MAX: usize = 2;
+/// Bytes of an expanded body over which it is one of the large ones, of which there is one at a time.
+pub const INGEST_LARGE_BYTES: usize = 1024 * 1024;
+/// Window of a zstd body, as the exponent of two: what RFC 9659 allows on the web.
+pub const INGEST_ZSTD_WINDOW_LOG_MAX: u32 = 23;
+/// How long a request waits for its commit.
+pub const INGEST_COMMIT_MS_MAX: u64 = 30_000;
+/// What is read and thrown away of a body that is refused, so that its client sees the answer.
+pub const INGEST_REFUSED_BYTES_MAX: usize = 1024 * 1024;
+/// How long it is read for.
+pub const INGEST_REFUSED_MS_MAX: u64 = 2_000;
+/// How long a stopping HTTP source waits for requests that are on their way.
+pub const INGEST_STOP_MS_MAX: u64 = 5_000;
+/// Most bytes of an `Idempotency-Key`.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+/// Most keys that a config may ask to remember.
+pub const IDEMPOTENCY_KEYS_MAX: u64 = 100_000;
+/// Keys that are forgotten with one append.
+pub const IDEMPOTENCY_FORGOTTEN_MAX: usize = 16;
+
 /// Most bytes of a file of certificates or keys.
 pub const PEM_BYTES_MAX: u64 = 4 * 1024 * 1024;
 

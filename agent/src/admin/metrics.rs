@@ -174,6 +174,11 @@ fn sources(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Result
         "Records over record_bytes_max since this run began",
         each(|source| source.oversize),
     )?;
+    families.counter(
+        "source_refused_requests",
+        "Requests of producers that were answered with an error since this run began",
+        each(|source| source.refused),
+    )?;
     families.gauge(
         "source_head_records",
         "Seq of the newest record in the journal, of all runs",

@@ -170,6 +170,8 @@ pub struct SourceView {
     pub bytes: u64,
     /// Records over their limit.
     pub oversize: u64,
+    /// Requests answered with an error, where producers wait for answers.
+    pub refused: u64,
     /// Seq of its newest record, of all runs.
     pub head: u64,
 }
@@ -492,6 +494,7 @@ impl SourceView {
             records: source.records,
             bytes: source.bytes,
             oversize: source.oversize,
+            refused: source.refused,
             head: source.head,
         }
     }

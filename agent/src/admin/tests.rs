@@ -139,6 +139,7 @@ pub(crate) fn status() -> Status {
                 records: 1500,
                 bytes: 345_000,
                 oversize: 2,
+                refused: 3,
                 head: 4500,
             },
             SourceStatus {
@@ -148,6 +149,7 @@ pub(crate) fn status() -> Status {
                 records: 0,
                 bytes: 0,
                 oversize: 0,
+                refused: 0,
                 head: 0,
             },
         ],

@@ -96,6 +96,9 @@ impl Alike<'_> {
                 let paths: BTreeSet<_> = old.paths.iter().collect();
                 new.paths.iter().any(|path| paths.contains(path))
             }
+            (Some(SourceKind::Http(old)), Some(SourceKind::Http(new))) => {
+                old.listen.address == new.listen.address && old.path == new.path
+            }
             (Some(SourceKind::Stdin(_)), Some(SourceKind::Stdin(_))) => true,
             (old, new) => old == new,
         }

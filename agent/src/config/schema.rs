@@ -131,6 +131,7 @@ fn value(entry: &Entry) -> Value {
             json!({ "type": "array", "items": { "type": "integer" }, "uniqueItems": true })
         }
         Shape::Secret => secret(),
+        Shape::Secrets => json!({ "type": "array", "items": secret() }),
         Shape::Values => json!({
             "type": "object",
             "additionalProperties": { "oneOf": [{ "type": "string" }, secret()] },

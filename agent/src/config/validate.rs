@@ -1,6 +1,7 @@
 //! What must hold between parts, and what is allowed but hardly meant.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub(super) fn check(parts: &Parts, reading: &Reading<'_>, inspect_plugin: Inspec
     checks.there_is_something_to_do();
     checks.references();
     checks.standard_input();
+    checks.listeners();
     checks.counts();
     checks.file_names();
     checks.plugins(inspect_plugin);
@@ -145,6 +147,26 @@ impl Checks<'_, '_> {
             let message = format!("standard input is read by source \"{}\" already", first.id);
             let hint = "let several pipelines use that source";
             self.error(&format!("sources.{}.type", other.id), Complaint::new(message).hint(hint));
+        }
+    }
+
+    /// Two listeners cannot have one address.
+    fn listeners(&self) {
+        let admin = self.parts.config.admin.listen.map(|address| ("[admin]".to_owned(), address));
+        let mut taken: Vec<(String, SocketAddr)> = admin.into_iter().collect();
+        for source in &self.parts.config.sources {
+            let SourceKind::Http(http) = &source.kind else { continue };
+            let address = http.listen.address;
+            // A free port is another one each time.
+            let same =
+                |(_, other): &&(String, SocketAddr)| *other == address && address.port() != 0;
+            if let Some((who, _)) = taken.iter().find(same) {
+                let message = format!("{who} listens on {address} already");
+                let hint = "take another port, or let several pipelines use that source";
+                let key = format!("sources.{}.listen", source.id);
+                self.error(&key, Complaint::new(message).hint(hint));
+            }
+            taken.push((format!("source \"{}\"", source.id), address));
         }
     }
 

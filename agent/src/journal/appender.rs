@@ -114,14 +114,46 @@ impl Appender {
     /// # Cancel safety
     /// When dropped while waiting for room, nothing was handed over.
     pub async fn submit(&self, append: Append) -> Result<Pending, AppendError> {
+        if let Some(why) = self.refusal() {
+            return Err(self.no_room(&why));
+        }
+        self.hand_over(append, true).await
+    }
+
+    /// Hands an append over, as [`Self::submit`]; where the journal is full it is refused instead of waiting, whatever
+    /// `on_full` says: for a producer that waits for its answer.
+    ///
+    /// # Errors
+    /// As [`Self::submit`], and when the journal is full or becomes it on this append.
+    ///
+    /// # Cancel safety
+    /// When dropped while waiting for room in the queue, nothing was handed over.
+    pub async fn submit_at_once(&self, append: Append) -> Result<Pending, AppendError> {
+        let mut admission = self.admission.clone();
+        let full = admission.wait_for(|admission| admission.full.is_some());
+        tokio::select! {
+            biased;
+            full = full => match full.as_deref().map(|admission| admission.full.as_deref()) {
+                Ok(Some(why)) => Err(self.no_room(why)),
+                Ok(None) | Err(_) => Err(self.failed(JournalError::Closed)),
+            },
+            pending = self.hand_over(append, false) => pending,
+        }
+    }
+
+    fn failed(&self, source: JournalError) -> AppendError {
+        AppendError::Journal { source_id: self.source.clone(), source }
+    }
+
+    fn no_room(&self, why: &str) -> AppendError {
+        self.failed(JournalError::NoRoom { path: self.path.clone(), why: why.to_owned() })
+    }
+
+    async fn hand_over(&self, append: Append, waits: bool) -> Result<Pending, AppendError> {
         let bytes = append.frames.len();
         if bytes > CHUNK_BYTES_MAX && append.frames.count() > 1 {
             let (source_id, bytes_max) = (self.source.clone(), CHUNK_BYTES_MAX);
             return Err(AppendError::TooLarge { source_id, bytes, bytes_max });
-        }
-        if let Some(why) = self.refusal() {
-            let source = JournalError::NoRoom { path: self.path.clone(), why: why.to_string() };
-            return Err(AppendError::Journal { source_id: self.source.clone(), source });
         }
         let letters: usize = append.letters.iter().map(|letter| letter.payload.len()).sum();
         let (sender, reply) = oneshot::channel();
@@ -129,15 +161,13 @@ impl Appender {
             stream: self.stream,
             session: self.session,
             append,
+            waits,
             wall: self.clock.now(),
             monotonic: self.clock.monotonic(),
             _room: None,
             reply: sender,
         });
-        self.writer
-            .send(operation, bytes + letters)
-            .await
-            .map_err(|source| AppendError::Journal { source_id: self.source.clone(), source })?;
+        self.writer.send(operation, bytes + letters).await.map_err(|source| self.failed(source))?;
         Ok(Pending { source: self.source.clone(), reply })
     }
 

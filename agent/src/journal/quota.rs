@@ -377,7 +377,24 @@ impl Writer {
                 other => operations.push_back(other),
             }
         }
+        self.refuse_who_does_not_wait();
         Ok(())
+    }
+
+    /// In a journal that is full, those that were put aside and are not to wait are refused, also behind one that waits.
+    fn refuse_who_does_not_wait(&mut self) {
+        if self.quota.full.is_none() && !self.quota.letters_block {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.quota.waiting);
+        for append in waiting {
+            if append.waits {
+                self.quota.waiting.push_back(append);
+            } else {
+                let needed = append_bytes(&append);
+                self.refuse_append(append, needed);
+            }
+        }
     }
 
     /// SQLite's own bound, in case an estimate was wrong. A connection forgets it, so each transaction says it.

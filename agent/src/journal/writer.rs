@@ -57,6 +57,8 @@ pub(super) struct AppendOperation {
     pub(super) stream: StreamNumber,
     pub(super) session: u64,
     pub(super) append: Append,
+    /// Whether it waits while the journal is full, where `on_full` has appends wait.
+    pub(super) waits: bool,
     pub(super) wall: Timestamp,
     pub(super) monotonic: Monotonic,
     /// Its share of the queue's room, kept until it is applied or refused.

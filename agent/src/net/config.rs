@@ -1,6 +1,6 @@
 //! The `[net]` table and the `tls` tables: how clients get out, whom they trust, and what they show.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::http::Endpoint;
 use crate::settings::{Complaint, Table};
@@ -24,7 +24,16 @@ pub struct TlsConfig {
     pub identity: Option<IdentityFiles>,
 }
 
-/// The two files of a client's identity.
+/// A `tls` table of a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerTlsConfig {
+    /// `certificate` and `key`: PEM files that it shows itself with; both. Read again when they change.
+    pub identity: IdentityFiles,
+    /// `ca`: a PEM file of authorities; clients must show a certificate of theirs; default: none is asked for.
+    pub ca: Option<PathBuf>,
+}
+
+/// The two files of an identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityFiles {
     /// The certificate, then those that lead from it to the authority.
@@ -88,9 +97,33 @@ impl TlsConfig {
     }
 }
 
+impl ServerTlsConfig {
+    /// Reads the table `tls` in `table`; `None` when the file does not have it, or when something is missing in it.
+    #[must_use]
+    pub fn read(table: &Table<'_>) -> Option<Self> {
+        let doc = "How it shows itself, and whose certificates it asks for.";
+        let tls = table.optional_table("tls", doc)?;
+        let ca =
+            pem_file(&tls, "ca", "PEM file of authorities of which clients show a certificate.");
+        let doc = "PEM file of the certificate to show, and those above it.";
+        let certificate = tls.file_path("certificate", doc).required();
+        let key = tls.file_path("key", "PEM file of its private key.").required();
+        let (certificate, key) = (certificate?, key?);
+        for (name, path) in [("certificate", &certificate), ("key", &key)] {
+            warn_where_missing(&tls, name, path);
+        }
+        Some(Self { identity: IdentityFiles { certificate, key }, ca })
+    }
+}
+
 /// The path of a file that is read when it is needed, so that it may come later.
 fn pem_file(table: &Table<'_>, key: &'static str, doc: &'static str) -> Option<PathBuf> {
     let path = table.file_path(key, doc).optional()?;
+    warn_where_missing(table, key, &path);
+    Some(path)
+}
+
+fn warn_where_missing(table: &Table<'_>, key: &str, path: &Path) {
     if !path.is_file() {
         let message = format!("the file {} is not there", path.display());
         let complaint =
@@ -99,5 +132,4 @@ fn pem_file(table: &Table<'_>, key: &'static str, doc: &'static str) -> Option<P
         let place = table.reading().place(&key).map(|place| place.value);
         table.reading().warning(key, place, complaint);
     }
-    Some(path)
 }

@@ -1,11 +1,13 @@
-//! Plumbing that clients share: connections and their visible state. It makes no policy: what a lost connection means is
+//! Plumbing that clients and listeners share: connections and their visible state. It makes no policy: what a lost connection means is
 //! decided by whoever uses it.
 
 pub mod config;
 pub mod http;
+pub mod listen;
 pub mod nats;
 pub mod reach;
 pub mod tls;
+pub mod tls_server;
 
 #[cfg(test)]
 #[path = "../../tests/it/support/certificates.rs"]

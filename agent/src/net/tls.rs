@@ -61,6 +61,9 @@ pub enum TlsError {
     /// The authorities cannot be used.
     #[error("the authorities cannot be used")]
     Authorities(#[source] rustls::client::VerifierBuilderError),
+    /// The crypto provider does not fit the protocol versions, which does not happen.
+    #[error("TLS cannot be set up")]
+    Setup(#[source] rustls::Error),
 }
 
 /// One client's TLS. Shared by all its connections.
@@ -158,7 +161,7 @@ impl Stamp {
 
 /// What files were read last, what came of them, and what is in use.
 #[derive(Debug)]
-struct Cached<T> {
+pub(super) struct Cached<T> {
     stamps: Vec<Stamp>,
     value: Option<Arc<T>>,
     error: Option<Arc<TlsError>>,
@@ -172,7 +175,7 @@ impl<T> Default for Cached<T> {
 
 impl<T> Cached<T> {
     /// What is in use, after another look at the files.
-    fn current(
+    pub(super) fn current(
         &mut self,
         files: &[&Path],
         load: impl FnOnce() -> Result<T, TlsError>,
@@ -224,15 +227,38 @@ impl Identity {
     fn current(&self, files: &IdentityFiles) -> Result<Arc<CertifiedKey>, Arc<TlsError>> {
         let IdentityFiles { certificate, key } = files;
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.current(&[certificate, key], || {
-            let chain = certificates(certificate)?;
-            let private = PrivateKeyDer::from_pem_slice(&read(key)?)
-                .map_err(|_| TlsError::Empty { path: key.clone(), what: "private key" })?;
-            CertifiedKey::from_der(chain, private, &self.provider).map_err(|source| {
-                TlsError::Pair { certificate: certificate.clone(), key: key.clone(), source }
-            })
-        })
+        state.current(&[certificate, key], || identity(files, &self.provider))
     }
+}
+
+/// A certificate and the key that belongs to it.
+pub(super) fn identity(
+    files: &IdentityFiles,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, TlsError> {
+    let IdentityFiles { certificate, key } = files;
+    let chain = certificates(certificate)?;
+    let private = PrivateKeyDer::from_pem_slice(&read(key)?)
+        .map_err(|_| TlsError::Empty { path: key.clone(), what: "private key" })?;
+    CertifiedKey::from_der(chain, private, provider).map_err(|source| TlsError::Pair {
+        certificate: certificate.clone(),
+        key: key.clone(),
+        source,
+    })
+}
+
+/// The authorities in these files; each must hold one.
+pub(super) fn authorities<'p>(
+    files: impl IntoIterator<Item = &'p Path>,
+) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for path in files {
+        let (added, _) = roots.add_parsable_certificates(certificates(path)?);
+        if added == 0 {
+            return Err(TlsError::Empty { path: path.to_owned(), what: "certificate" });
+        }
+    }
+    Ok(roots)
 }
 
 impl ResolvesClientCert for Identity {
@@ -272,13 +298,7 @@ impl Trust {
         let files: Vec<&Path> = self.files.iter().map(PathBuf::as_path).collect();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let verifier = state.current(&files, || {
-            let mut roots = RootCertStore::empty();
-            for path in &self.files {
-                let (added, _) = roots.add_parsable_certificates(certificates(path)?);
-                if added == 0 {
-                    return Err(TlsError::Empty { path: path.clone(), what: "certificate" });
-                }
-            }
+            let mut roots = authorities(self.files.iter().map(PathBuf::as_path))?;
             if self.system {
                 // Some of many may be damaged; what matters is whether the server's is among the others.
                 let found = rustls_native_certs::load_native_certs();

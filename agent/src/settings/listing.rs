@@ -39,6 +39,8 @@ pub enum Shape {
     Numbers,
     /// A reference to a secret.
     Secret,
+    /// A list of such references.
+    Secrets,
     /// A table of texts and secrets under names of the user's.
     Values,
     /// Any table.

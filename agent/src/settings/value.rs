@@ -222,6 +222,45 @@ impl<'r> Table<'r> {
         )
     }
 
+    /// A list of references to secrets, at most `count_max`.
+    pub fn secrets(
+        &self,
+        key: &'static str,
+        doc: &'static str,
+        count_max: usize,
+    ) -> Field<'_, 'r, Vec<Secret>> {
+        let expected =
+            "a list of secrets: [{ env = \"NAME\" }] or [{ file = \"PATH\" }]".to_owned();
+        let wanted = expected.clone();
+        let parse = move |input: &Input<'r>| {
+            let DeValue::Array(array) = input.value.get_ref() else {
+                hide(input.reading, input.value);
+                let complaint = wrong_type(input, &wanted, "");
+                input.complain(match input.value.get_ref() {
+                    DeValue::Table(_) => complaint.hint(format!("write {key} = [{{ … }}]")),
+                    _ => complaint,
+                });
+                return None;
+            };
+            if array.len() > count_max {
+                let message = format!("this list holds more than {count_max} secrets");
+                input.complain(Complaint::new(message));
+                return None;
+            }
+            let secret = |(index, value)| {
+                let path = format!("{}[{index}]", input.path);
+                read_secret(&Input { reading: input.reading, path, value })
+            };
+            Some(array.iter().enumerate().filter_map(secret).collect())
+        };
+        let show = |list: &Vec<Secret>| toml::Value::Array(list.iter().map(show_secret).collect());
+        self.field(
+            key,
+            doc,
+            Parse { expected, shape: Shape::Secrets, parse: Box::new(parse), show: Box::new(show) },
+        )
+    }
+
     /// A list of whole numbers in `range`, at most `count_max`, none twice.
     pub fn numbers(
         &self,

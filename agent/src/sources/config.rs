@@ -4,6 +4,8 @@ use crate::settings::{Kind, Table, template};
 use std::time::Duration;
 
 use super::file::config::FileSourceConfig;
+use super::http::config::HttpSourceConfig;
+use super::metrics::config::MetricsSourceConfig;
 use crate::limits::{RECORD_BYTES_MAX, RECORD_BYTES_MAX_DEFAULT, SUBJECT_BYTES_MAX};
 use crate::record::id::SourceId;
 use crate::units::ByteSize;
@@ -58,6 +60,10 @@ pub enum SourceKind {
     File(FileSourceConfig),
     /// Made-up records.
     Generate(GenerateSourceConfig),
+    /// Posts of HTTP clients.
+    Http(HttpSourceConfig),
+    /// What is measured of the host.
+    Metrics(MetricsSourceConfig),
     /// Lines of standard input.
     Stdin(StdinSourceConfig),
 }
@@ -69,6 +75,8 @@ impl SourceKind {
         match self {
             Self::File(_) => "file",
             Self::Generate(_) => "generate",
+            Self::Http(_) => "http",
+            Self::Metrics(_) => "metrics",
             Self::Stdin(_) => "stdin",
         }
     }
@@ -87,11 +95,12 @@ pub struct SourceConfig {
 const KINDS: &[Kind<SourceKind>] = &[
     Kind { name: "file", read: FileSourceConfig::read },
     Kind { name: "generate", read: GenerateSourceConfig::read },
+    Kind { name: "http", read: HttpSourceConfig::read },
+    Kind { name: "metrics", read: MetricsSourceConfig::read },
     Kind { name: "stdin", read: StdinSourceConfig::read },
 ];
 
-const KINDS_LATER: &[&str] =
-    &["http", "tcp", "udp", "syslog", "mqtt", "nats", "metrics", "journald"];
+const KINDS_LATER: &[&str] = &["tcp", "udp", "syslog", "mqtt", "nats", "journald"];
 
 impl SourceConfig {
     /// Reads `[sources.ID]`. `None` when something is missing, which was reported.
@@ -151,6 +160,15 @@ impl LineLimits {
 
 /// Reads the template `subject`.
 pub(super) fn read_subject(table: &Table<'_>, placeholders: &'static [&'static str]) -> String {
+    read_subject_or(table, placeholders, "{source}")
+}
+
+/// The same with another default.
+pub(super) fn read_subject_or(
+    table: &Table<'_>,
+    placeholders: &'static [&'static str],
+    default: &str,
+) -> String {
     table
         .text("subject", "The routing string of its records, a template.")
         .check(move |text| {
@@ -161,5 +179,5 @@ pub(super) fn read_subject(table: &Table<'_>, placeholders: &'static [&'static s
             }
             template::parse(text, placeholders, &["field", "header"]).map(|_| ())
         })
-        .or("{source}".to_owned())
+        .or(default.to_owned())
 }

@@ -35,6 +35,26 @@ pub enum SourceError {
         #[source]
         error: TemplateError,
     },
+    /// It cannot listen.
+    #[error("source {source_id} cannot listen on {address}")]
+    Listen {
+        /// The source.
+        source_id: SourceId,
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why.
+        #[source]
+        error: std::io::Error,
+    },
+    /// A listener has no TLS that it could show.
+    #[error("source {source_id} cannot set up its TLS")]
+    Tls {
+        /// The source.
+        source_id: SourceId,
+        /// Why.
+        #[source]
+        error: std::sync::Arc<crate::net::tls::TlsError>,
+    },
     /// The journal did not take an append: nothing of it, and nothing after it, is there.
     #[error(transparent)]
     Append(#[from] AppendError),

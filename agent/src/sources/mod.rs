@@ -13,6 +13,8 @@ mod error;
 mod feed;
 pub mod file;
 mod generate;
+pub mod http;
+pub mod metrics;
 mod stdin;
 
 use std::sync::Arc;
@@ -62,6 +64,8 @@ pub struct SourceCounters {
     pub oversize_truncated: AtomicU64,
     /// Records over their limit that were left out.
     pub oversize_dropped: AtomicU64,
+    /// Requests that were answered with an error.
+    pub refused_requests: AtomicU64,
     /// Empty lines, which are left out.
     pub empty_lines: AtomicU64,
     /// Files that cannot be opened or read now.
@@ -109,6 +113,8 @@ pub fn build(
     Ok(match &config.kind {
         SourceKind::File(file) => Box::new(file::FileSource::new(id, file, options)?),
         SourceKind::Generate(made) => Box::new(generate::GenerateSource::new(id, made, options)?),
+        SourceKind::Http(http) => Box::new(http::HttpSource::new(id, http, options)?),
+        SourceKind::Metrics(made) => Box::new(metrics::MetricsSource::new(id, made, options)?),
         SourceKind::Stdin(stdin) => Box::new(stdin::StdinSource::new(id, stdin, options)?),
     })
 }

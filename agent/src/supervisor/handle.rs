@@ -282,6 +282,7 @@ fn source_status(entry: &SourceEntry, journal: &Snapshot) -> SourceStatus {
         oversize: count(&counters.oversize_dead_lettered)
             + count(&counters.oversize_truncated)
             + count(&counters.oversize_dropped),
+        refused: count(&counters.refused_requests),
         head: head.map_or(0, |stream| stream.head.0),
     }
 }

@@ -110,6 +110,8 @@ pub struct SourceStatus {
     pub bytes: u64,
     /// Records over their limit.
     pub oversize: u64,
+    /// Requests answered with an error, where producers wait for answers.
+    pub refused: u64,
     /// Its newest record, of all runs.
     pub head: u64,
 }

@@ -28,6 +28,8 @@ mod hostile;
 mod http;
 /// What an HTTP endpoint refuses, and where it goes.
 mod http_refusals;
+/// Posts to the HTTP source: what is answered, and what is there after a kill.
+mod ingest;
 /// JetStream servers that end, go lame, change leaders, forget streams and identities.
 mod jetstream;
 /// Damaged journals, and the commands that look into one.

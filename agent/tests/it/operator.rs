@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::support::agent::{Agent, Home, files_below};
 use super::support::http::{Server, status};
-use super::support::{LONG, wait_for};
+use super::support::{LONG, free_port, wait_for};
 
 fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
@@ -67,11 +67,6 @@ fn wait_for_cause(home: &Home, sink: &str, cause: &str) -> Value {
 /// One source to two folders, the second of which waits for full batches.
 fn two_lanes() -> Home {
     listening(free_port())
-}
-
-/// A port that nobody listens on.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn listening(port: u16) -> Home {

@@ -112,6 +112,7 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
         Column("this run", ALWAYS),
         Column("bytes", ALWAYS),
         Column("oversize", WHEN_NOT_ZERO),
+        Column("refused", WHEN_NOT_ZERO),
     ];
     let rows = status.sources.iter().map(|source| {
         vec![
@@ -123,6 +124,7 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
             grouped(source.records),
             human_bytes(source.bytes),
             grouped(source.oversize),
+            grouped(source.refused),
         ]
     });
     table(&columns, rows.collect())
@@ -213,7 +215,7 @@ mod tests {
         status.not_ready.clear();
         status.dead_letters = admin::status::DeadLettersStatus::default();
         status.sources.truncate(1);
-        status.sources[0].oversize = 0;
+        (status.sources[0].oversize, status.sources[0].refused) = (0, 0);
         for lane in &mut status.lanes {
             "running".clone_into(&mut lane.state);
             lane.trouble = None;

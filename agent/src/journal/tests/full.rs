@@ -112,6 +112,43 @@ async fn with_block_appends_wait_and_go_on_in_order_when_there_is_room() {
     journal.close().await.unwrap();
 }
 
+/// Somebody waits for an answer, and hears at once that there is no room: also behind those that wait, who lose nothing by it.
+#[tokio::test]
+async fn who_does_not_wait_is_refused_at_once_and_holds_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(&limited(dir.path(), 4 * MIB, OnFull::Block)).unwrap();
+    let appender = journal.appender(&source()).await.unwrap();
+    let other = journal.appender(&"other".parse().unwrap()).await.unwrap();
+    journal.lane(lane_spec()).await.unwrap();
+    let mut durable = 0;
+    // The one that finds the journal full is refused like all behind it.
+    let refused = loop {
+        match appender.submit_at_once(noise(durable, 20_000)).await.unwrap().durable().await {
+            Ok(()) => durable += 1,
+            Err(error) => break error,
+        }
+    };
+    let is_no_room = |error: &AppendError| {
+        let AppendError::Journal { source, .. } = error else { return false };
+        matches!(source, JournalError::NoRoom { why, .. } if why.contains("max_bytes = 4MiB"))
+    };
+    assert!(is_no_room(&refused), "{refused:?}");
+    let waiting = other.submit(noise(1, 20_000)).await.unwrap();
+    for _ in 0..3 {
+        let refused = appender.submit_at_once(noise(durable, 20_000)).await.unwrap_err();
+        assert!(is_no_room(&refused), "{refused:?}");
+    }
+    assert_eq!(deliver_all(&journal).await.len() as u64, durable);
+    waiting.durable().await.unwrap();
+    // Its session has ended with the refusal: nothing behind that may become durable.
+    let ended = appender.submit_at_once(noise(0, 10)).await.unwrap().durable().await.unwrap_err();
+    assert!(ended.to_string().contains("append"), "{ended}");
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.submit_at_once(noise(0, 10)).await.unwrap().durable().await.unwrap();
+    assert_eq!(deliver_all(&journal).await, [durable + 1]);
+    journal.close().await.unwrap();
+}
+
 #[tokio::test]
 async fn with_reject_appends_are_refused_with_the_reason_and_later_ones_taken() {
     let dir = tempfile::tempdir().unwrap();

@@ -40,6 +40,11 @@ pub(crate) fn wait_for<T>(
     }
 }
 
+/// A port that nobody listens on.
+pub(crate) fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
 /// A bound that a loaded machine keeps too.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
