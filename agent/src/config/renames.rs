@@ -96,6 +96,11 @@ impl Alike<'_> {
                 let paths: BTreeSet<_> = old.paths.iter().collect();
                 new.paths.iter().any(|path| paths.contains(path))
             }
+            // The client id need not have been said, and is another one then.
+            (Some(SourceKind::Mqtt(old)), Some(SourceKind::Mqtt(new))) => {
+                let topics: BTreeSet<_> = old.topics.iter().collect();
+                old.url == new.url && new.topics.iter().any(|topic| topics.contains(topic))
+            }
             (Some(SourceKind::Stdin(_)), Some(SourceKind::Stdin(_))) => true,
             (old, new) => old == new,
         }

@@ -5,6 +5,7 @@ pub mod config;
 pub mod http;
 pub mod nats;
 pub mod reach;
+pub mod stream;
 pub mod tls;
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use crate::settings::{Kind, Table, template};
 use std::time::Duration;
 
 use super::file::config::FileSourceConfig;
+use super::mqtt::config::MqttSourceConfig;
 use crate::limits::{RECORD_BYTES_MAX, RECORD_BYTES_MAX_DEFAULT, SUBJECT_BYTES_MAX};
 use crate::record::id::SourceId;
 use crate::units::ByteSize;
@@ -58,6 +59,8 @@ pub enum SourceKind {
     File(FileSourceConfig),
     /// Made-up records.
     Generate(GenerateSourceConfig),
+    /// Messages of an MQTT broker.
+    Mqtt(Box<MqttSourceConfig>),
     /// Lines of standard input.
     Stdin(StdinSourceConfig),
 }
@@ -69,6 +72,7 @@ impl SourceKind {
         match self {
             Self::File(_) => "file",
             Self::Generate(_) => "generate",
+            Self::Mqtt(_) => "mqtt",
             Self::Stdin(_) => "stdin",
         }
     }
@@ -87,11 +91,11 @@ pub struct SourceConfig {
 const KINDS: &[Kind<SourceKind>] = &[
     Kind { name: "file", read: FileSourceConfig::read },
     Kind { name: "generate", read: GenerateSourceConfig::read },
+    Kind { name: "mqtt", read: MqttSourceConfig::read },
     Kind { name: "stdin", read: StdinSourceConfig::read },
 ];
 
-const KINDS_LATER: &[&str] =
-    &["http", "tcp", "udp", "syslog", "mqtt", "nats", "metrics", "journald"];
+const KINDS_LATER: &[&str] = &["http", "tcp", "udp", "syslog", "nats", "metrics", "journald"];
 
 impl SourceConfig {
     /// Reads `[sources.ID]`. `None` when something is missing, which was reported.
@@ -116,14 +120,14 @@ impl GenerateSourceConfig {
         let payload = table
             .text("payload", "A template with {n} (from 1) and {time} (RFC 3339).")
             .or(r#"{"n":{n},"time":"{time}"}"#.to_owned());
-        let subject = read_subject(table, &["source"]);
+        let subject = read_subject(table, &["source"], "{source}");
         Some(SourceKind::Generate(Self { records, every, payload, subject }))
     }
 }
 
 impl StdinSourceConfig {
     fn read(table: &Table<'_>) -> Option<SourceKind> {
-        let subject = read_subject(table, &["source"]);
+        let subject = read_subject(table, &["source"], "{source}");
         Some(SourceKind::Stdin(Self { subject, limits: LineLimits::read(table) }))
     }
 }
@@ -150,7 +154,11 @@ impl LineLimits {
 }
 
 /// Reads the template `subject`.
-pub(super) fn read_subject(table: &Table<'_>, placeholders: &'static [&'static str]) -> String {
+pub(super) fn read_subject(
+    table: &Table<'_>,
+    placeholders: &'static [&'static str],
+    default: &str,
+) -> String {
     table
         .text("subject", "The routing string of its records, a template.")
         .check(move |text| {
@@ -161,5 +169,5 @@ pub(super) fn read_subject(table: &Table<'_>, placeholders: &'static [&'static s
             }
             template::parse(text, placeholders, &["field", "header"]).map(|_| ())
         })
-        .or("{source}".to_owned())
+        .or(default.to_owned())
 }

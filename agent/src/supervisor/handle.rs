@@ -249,8 +249,14 @@ fn not_ready(
         reasons.push(format!("journal: {reason}"));
     }
     for source in sources {
-        if let SourceState::Failed { reason, .. } = &source.state {
-            reasons.push(format!("source {}: {reason}", source.id));
+        match &source.state {
+            SourceState::Failed { reason, .. } => {
+                reasons.push(format!("source {}: {reason}", source.id));
+            }
+            SourceState::Connecting => {
+                reasons.push(format!("source {}: it is connecting", source.id));
+            }
+            SourceState::Running | SourceState::Finished | SourceState::Stopped => {}
         }
     }
     for lane in lanes {
@@ -282,6 +288,7 @@ fn source_status(entry: &SourceEntry, journal: &Snapshot) -> SourceStatus {
         oversize: count(&counters.oversize_dead_lettered)
             + count(&counters.oversize_truncated)
             + count(&counters.oversize_dropped),
+        sessions_lost: count(&counters.sessions_lost),
         head: head.map_or(0, |stream| stream.head.0),
     }
 }

@@ -112,6 +112,7 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
         Column("this run", ALWAYS),
         Column("bytes", ALWAYS),
         Column("oversize", WHEN_NOT_ZERO),
+        Column("sessions lost", WHEN_NOT_ZERO),
     ];
     let rows = status.sources.iter().map(|source| {
         vec![
@@ -123,6 +124,7 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
             grouped(source.records),
             human_bytes(source.bytes),
             grouped(source.oversize),
+            grouped(source.sessions_lost),
         ]
     });
     table(&columns, rows.collect())
