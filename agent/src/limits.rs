@@ -124,6 +124,30 @@ pub const APPENDS_PENDING_MAX: usize = 64;
 /// Bytes of appends that a source keeps until they are durable, when it cannot read them again; one is always let through.
 pub const APPENDS_KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// Largest MQTT packet that is read where `record_bytes_max` asks for less: a payload over that limit has to be read to be cut,
+/// kept or counted. One over this ends the connection, before it is read.
+pub const MQTT_PACKET_BYTES_MIN: usize = 16 * 1024 * 1024;
+/// What an MQTT packet may have beside its payload: a topic and properties.
+pub const MQTT_BESIDE_BYTES_MAX: usize = 256 * 1024;
+/// Bytes that are read from an MQTT broker at once.
+pub const MQTT_READ_BYTES: usize = 64 * 1024;
+/// Answers to an MQTT broker that wait to be sent, after which nothing more is read.
+pub const MQTT_ANSWERS_BYTES_MAX: usize = 64 * 1024;
+/// Messages without an answer that a broker may send by MQTT 5; by 3.1.1 that is the broker's own setting.
+pub const MQTT_RECEIVE_MAX: u16 = 1024;
+/// Topic filters of one source.
+pub const MQTT_TOPICS_MAX: usize = 256;
+/// Most bytes of an MQTT client id.
+pub const MQTT_CLIENT_ID_BYTES_MAX: usize = 256;
+/// User properties of one MQTT message that become headers; more are left out.
+pub const MQTT_PROPERTIES_MAX: usize = 64;
+/// How long connecting to an MQTT broker may take, TLS included, and its answer to CONNECT.
+pub const MQTT_CONNECT_MS_MAX: u64 = 10_000;
+/// How long a broker may take to answer SUBSCRIBE.
+pub const MQTT_SUBSCRIBE_MS_MAX: u64 = 10_000;
+/// How long an MQTT source that is to end waits for a journal that takes nothing; what it has not answered comes again.
+pub const MQTT_STOP_MS_MAX: u64 = 2_000;
+
 /// Files that a batch is taken apart into; a batch ends before the record that would make one more.
 pub const PARTITIONS_MAX: usize = 100;
 /// Most bytes that a value takes in the name of a file, escaped.
@@ -368,6 +392,8 @@ const _: () = assert!(HOT_TAIL_BYTES_MAX >= 2 * CHUNK_BYTES_MAX);
 const _: () = assert!(READ_RECENT_BYTES_MAX >= 2 * CHUNK_BYTES_MAX);
 const _: () = assert!(RECORD_BYTES_MAX_DEFAULT <= RECORD_BYTES_MAX as u64);
 const _: () = assert!(RECORD_BYTES_MAX < u32::MAX as usize);
+// MQTT says lengths in 28 bits.
+const _: () = assert!(RECORD_BYTES_MAX + MQTT_BESIDE_BYTES_MAX < 1 << 28);
 // The largest order: a page of ids, and a note in which every byte is escaped.
 const _: () = assert!(LETTERS_PAGE_MAX * 21 + NOTE_BYTES_MAX * 6 < ADMIN_BODY_BYTES_MAX / 2);
 const _: () = assert!(LANES_MAX < 1 << 13 && BATCH_PARTS_MAX <= 1 << 14);

@@ -81,6 +81,18 @@ pub(crate) fn strace() -> Result<()> {
     apt(&["strace"], "the tests of power cuts see by it what the agent writes and syncs")
 }
 
+/// Installs Debian's mosquitto, unless there is one. It is started by the tests alone, each on a port of its own.
+pub(crate) fn mosquitto() -> Result<()> {
+    // Debian puts it where only root's path leads.
+    let is_there = ["/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto", "/usr/bin/mosquitto"]
+        .into_iter()
+        .any(|path| Path::new(path).is_file());
+    if is_there {
+        return Ok(());
+    }
+    apt(&["mosquitto"], "the tests of the MQTT source subscribe to a real broker")
+}
+
 fn working_pip() -> Option<&'static [&'static str]> {
     PIPS.into_iter().find(|pip| match pip {
         [program, arguments @ ..] => process::works(program, &[arguments, &["--version"]].concat()),

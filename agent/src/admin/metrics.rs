@@ -11,7 +11,7 @@ use crate::supervisor::status::{ConfigView, LaneView, SourceStatus, Status};
 use crate::telemetry::{self, Families};
 
 /// Every state of a source; one of them is 1.
-const SOURCE_STATES: [&str; 4] = ["running", "failed", "finished", "stopped"];
+const SOURCE_STATES: [&str; 5] = ["connecting", "running", "failed", "finished", "stopped"];
 /// Every state of a lane; one of them is 1.
 const LANE_STATES: [&str; 6] = ["starting", "running", "retrying", "holding", "drained", "stopped"];
 /// Every class of failed attempts.
@@ -178,6 +178,14 @@ fn sources(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Result
         "source_refused_requests",
         "Requests of producers that were answered with an error since this run began",
         each(|source| source.refused),
+    )?;
+    families.counter(
+        "source_mqtt_sessions_lost",
+        "Sessions that the broker should have kept and has not, since this run began",
+        sources
+            .iter()
+            .filter(|source| source.kind == "mqtt")
+            .map(|source| ([("source", source.id.as_str())], source.sessions_lost)),
     )?;
     families.gauge(
         "source_head_records",

@@ -160,7 +160,7 @@ pub struct SourceView {
     /// `type`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// `running`, `failed`, `finished` or `stopped`.
+    /// `connecting`, `running`, `failed`, `finished` or `stopped`.
     pub state: String,
     /// What keeps it from running.
     pub trouble: Option<Trouble>,
@@ -172,6 +172,8 @@ pub struct SourceView {
     pub oversize: u64,
     /// Requests answered with an error, where producers wait for answers.
     pub refused: u64,
+    /// Sessions that its broker should have kept and has not: messages may be lost there.
+    pub sessions_lost: u64,
     /// Seq of its newest record, of all runs.
     pub head: u64,
 }
@@ -484,7 +486,10 @@ impl SourceView {
         let state = source.state.as_str();
         let trouble = match &source.state {
             SourceState::Failed { reason, since } => Some(Trouble::new(state, reason, *since)),
-            SourceState::Running | SourceState::Finished | SourceState::Stopped => None,
+            SourceState::Connecting
+            | SourceState::Running
+            | SourceState::Finished
+            | SourceState::Stopped => None,
         };
         Self {
             id: source.id.to_string(),
@@ -495,6 +500,7 @@ impl SourceView {
             bytes: source.bytes,
             oversize: source.oversize,
             refused: source.refused,
+            sessions_lost: source.sessions_lost,
             head: source.head,
         }
     }

@@ -124,11 +124,21 @@ pub fn plan(
     if !fixed.is_empty() {
         return Err(fixed);
     }
+    let net = old.net != new.net;
     let sources = compare(
         &used_sources(old),
         &used_sources(new),
         |part| &part.id,
-        |old, new| restarted_if(old != new, || vec![format!("sources.{}", new.id)]),
+        |old, new| {
+            let mut because = Vec::new();
+            if old != new {
+                because.push(format!("sources.{}", new.id));
+            }
+            if net && matches!(&new.kind, SourceKind::Mqtt(mqtt) if mqtt.url.tls) {
+                because.push("net".to_owned());
+            }
+            restarted_if(!because.is_empty(), || because)
+        },
     );
     let transforms = compare(
         &used_transforms(old),
@@ -158,7 +168,6 @@ pub fn plan(
             }
         },
     );
-    let net = old.net != new.net;
     let sinks = compare(
         &used_sinks(old),
         &used_sinks(new),

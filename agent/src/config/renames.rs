@@ -99,6 +99,11 @@ impl Alike<'_> {
             (Some(SourceKind::Http(old)), Some(SourceKind::Http(new))) => {
                 old.listen.address == new.listen.address && old.path == new.path
             }
+            // The client id need not have been said, and is another one then.
+            (Some(SourceKind::Mqtt(old)), Some(SourceKind::Mqtt(new))) => {
+                let topics: BTreeSet<_> = old.topics.iter().collect();
+                old.url == new.url && new.topics.iter().any(|topic| topics.contains(topic))
+            }
             (Some(SourceKind::Stdin(_)), Some(SourceKind::Stdin(_))) => true,
             (old, new) => old == new,
         }

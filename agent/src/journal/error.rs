@@ -421,6 +421,17 @@ pub enum AppendError {
     },
 }
 
+impl AppendError {
+    /// What keeps the journal from having room, when that is why.
+    #[must_use]
+    pub fn no_room(&self) -> Option<&str> {
+        match self {
+            Self::Journal { source: JournalError::NoRoom { why, .. }, .. } => Some(why),
+            Self::Journal { .. } | Self::TooLarge { .. } => None,
+        }
+    }
+}
+
 /// A gap in a stream: `expected` should follow and does not. For messages.
 pub(super) fn gap(stream: &SourceId, expected: Seq) -> String {
     format!("record {expected} of source \"{stream}\"")

@@ -6,6 +6,7 @@ pub mod http;
 pub mod listen;
 pub mod nats;
 pub mod reach;
+pub mod stream;
 pub mod tls;
 pub mod tls_server;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::file::config::FileSourceConfig;
 use super::http::config::HttpSourceConfig;
 use super::metrics::config::MetricsSourceConfig;
+use super::mqtt::config::MqttSourceConfig;
 use crate::limits::{RECORD_BYTES_MAX, RECORD_BYTES_MAX_DEFAULT, SUBJECT_BYTES_MAX};
 use crate::record::id::SourceId;
 use crate::units::ByteSize;
@@ -64,6 +65,8 @@ pub enum SourceKind {
     Http(HttpSourceConfig),
     /// What is measured of the host.
     Metrics(MetricsSourceConfig),
+    /// Messages of an MQTT broker.
+    Mqtt(Box<MqttSourceConfig>),
     /// Lines of standard input.
     Stdin(StdinSourceConfig),
 }
@@ -77,6 +80,7 @@ impl SourceKind {
             Self::Generate(_) => "generate",
             Self::Http(_) => "http",
             Self::Metrics(_) => "metrics",
+            Self::Mqtt(_) => "mqtt",
             Self::Stdin(_) => "stdin",
         }
     }
@@ -97,10 +101,11 @@ const KINDS: &[Kind<SourceKind>] = &[
     Kind { name: "generate", read: GenerateSourceConfig::read },
     Kind { name: "http", read: HttpSourceConfig::read },
     Kind { name: "metrics", read: MetricsSourceConfig::read },
+    Kind { name: "mqtt", read: MqttSourceConfig::read },
     Kind { name: "stdin", read: StdinSourceConfig::read },
 ];
 
-const KINDS_LATER: &[&str] = &["tcp", "udp", "syslog", "mqtt", "nats", "journald"];
+const KINDS_LATER: &[&str] = &["tcp", "udp", "syslog", "nats", "journald"];
 
 impl SourceConfig {
     /// Reads `[sources.ID]`. `None` when something is missing, which was reported.
@@ -125,14 +130,14 @@ impl GenerateSourceConfig {
         let payload = table
             .text("payload", "A template with {n} (from 1) and {time} (RFC 3339).")
             .or(r#"{"n":{n},"time":"{time}"}"#.to_owned());
-        let subject = read_subject(table, &["source"]);
+        let subject = read_subject(table, &["source"], "{source}");
         Some(SourceKind::Generate(Self { records, every, payload, subject }))
     }
 }
 
 impl StdinSourceConfig {
     fn read(table: &Table<'_>) -> Option<SourceKind> {
-        let subject = read_subject(table, &["source"]);
+        let subject = read_subject(table, &["source"], "{source}");
         Some(SourceKind::Stdin(Self { subject, limits: LineLimits::read(table) }))
     }
 }
@@ -159,12 +164,7 @@ impl LineLimits {
 }
 
 /// Reads the template `subject`.
-pub(super) fn read_subject(table: &Table<'_>, placeholders: &'static [&'static str]) -> String {
-    read_subject_or(table, placeholders, "{source}")
-}
-
-/// The same with another default.
-pub(super) fn read_subject_or(
+pub(super) fn read_subject(
     table: &Table<'_>,
     placeholders: &'static [&'static str],
     default: &str,

@@ -1,5 +1,6 @@
 //! Why a source ends without having been asked to.
 
+use super::mqtt::MqttError;
 use crate::journal::AppendError;
 use crate::record::id::SourceId;
 use crate::record::template::TemplateError;
@@ -67,6 +68,15 @@ pub enum SourceError {
         #[source]
         error: std::io::Error,
     },
+    /// The broker cannot be reached, refuses something, or the connection has ended.
+    #[error("source {source_id} is not connected")]
+    Mqtt {
+        /// The source.
+        source_id: SourceId,
+        /// Why.
+        #[source]
+        error: MqttError,
+    },
     /// The thread that reads has panicked.
     #[error("the reading thread of source {source_id} died")]
     Died {
@@ -76,4 +86,12 @@ pub enum SourceError {
         #[source]
         error: tokio::task::JoinError,
     },
+}
+
+impl SourceError {
+    /// Whether records that came in before it say nothing about the next try.
+    #[must_use]
+    pub fn is_contest(&self) -> bool {
+        matches!(self, Self::Mqtt { error, .. } if error.is_contest())
+    }
 }

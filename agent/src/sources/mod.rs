@@ -1,7 +1,7 @@
 //! Sources bring records in. They know the journal's [`Appender`] and nothing of lanes, pipelines or sinks.
 //!
 //! A source moves its positions in the same append as the records that it has read; so a crash neither repeats nor skips a
-//! record. When an append fails, nothing after it was taken: the run ends with the error, and the next one begins at the
+//! record. One whose producer waits for an answer (MQTT) gives it when the append is durable. When an append fails, nothing after it was taken: the run ends with the error, and the next one begins at the
 //! positions that are durable. Standard input has no positions: it keeps what is not durable yet and hands it in again.
 //!
 //! Lines (files and standard input) end at `\n`, which is not part of the record. All other bytes stay as they are, also
@@ -15,18 +15,22 @@ pub mod file;
 mod generate;
 pub mod http;
 pub mod metrics;
+pub mod mqtt;
 mod stdin;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 pub use error::SourceError;
 
 use self::config::{SourceConfig, SourceKind};
 use crate::clock::SharedClock;
 use crate::journal::Appender;
+use crate::net::config::NetConfig;
+use crate::record::id::AgentId;
 use crate::tasks::Shutdown;
 
 /// How a source came to its end.
@@ -49,6 +53,8 @@ pub struct SourceOptions {
     pub clock: SharedClock,
     /// What is counted: those of the source that it takes the place of, if there is one.
     pub counters: Arc<SourceCounters>,
+    /// `[net]`: whom clients trust.
+    pub net: NetConfig,
 }
 
 /// What a source has done in all its runs, for status and metrics. Counted when durable; what is left out, when it is read.
@@ -74,6 +80,8 @@ pub struct SourceCounters {
     pub files_restarted: AtomicU64,
     /// Files that went out of reach with something unread.
     pub files_lost: AtomicU64,
+    /// Sessions that a broker should have kept and has not.
+    pub sessions_lost: AtomicU64,
 }
 
 /// One configured source, ready to run.
@@ -85,6 +93,14 @@ pub trait Source: Send {
     /// Records that were read, are not durable and cannot be read again. The next run hands them in first.
     fn unsaved(&self) -> u64 {
         0
+    }
+
+    /// Told once, before it runs: whose source it is.
+    fn belongs_to(&mut self, _agent: &AgentId) {}
+
+    /// Whether what it reads from is connected, for one that has to connect first. It counts as running only then.
+    fn connected(&self) -> Option<watch::Receiver<bool>> {
+        None
     }
 
     /// Reads until the end, or until asked to stop. After an error it can be run again, with a new appender.
@@ -115,6 +131,7 @@ pub fn build(
         SourceKind::Generate(made) => Box::new(generate::GenerateSource::new(id, made, options)?),
         SourceKind::Http(http) => Box::new(http::HttpSource::new(id, http, options)?),
         SourceKind::Metrics(made) => Box::new(metrics::MetricsSource::new(id, made, options)?),
+        SourceKind::Mqtt(mqtt) => Box::new(mqtt::MqttSource::new(id, mqtt, options)?),
         SourceKind::Stdin(stdin) => Box::new(stdin::StdinSource::new(id, stdin, options)?),
     })
 }
@@ -137,7 +154,8 @@ mod tests {
     }
 
     pub(super) fn options(once: bool) -> SourceOptions {
-        SourceOptions { once, clock: Arc::new(SystemClock), counters: Arc::default() }
+        let (counters, net) = (Arc::default(), NetConfig::default());
+        SourceOptions { once, clock: Arc::new(SystemClock), counters, net }
     }
 
     pub(super) fn open(folder: &Path) -> Journal {

@@ -105,6 +105,7 @@ impl Assembly {
                 once,
                 clock: Arc::clone(clock),
                 counters: before.map(|entry| Arc::clone(&entry.counters)).unwrap_or_default(),
+                net: config.net.clone(),
             };
             match crate::sources::build(source, &options) {
                 Ok(made) => {

@@ -249,8 +249,14 @@ fn not_ready(
         reasons.push(format!("journal: {reason}"));
     }
     for source in sources {
-        if let SourceState::Failed { reason, .. } = &source.state {
-            reasons.push(format!("source {}: {reason}", source.id));
+        match &source.state {
+            SourceState::Failed { reason, .. } => {
+                reasons.push(format!("source {}: {reason}", source.id));
+            }
+            SourceState::Connecting => {
+                reasons.push(format!("source {}: it is connecting", source.id));
+            }
+            SourceState::Running | SourceState::Finished | SourceState::Stopped => {}
         }
     }
     for lane in lanes {
@@ -283,6 +289,7 @@ fn source_status(entry: &SourceEntry, journal: &Snapshot) -> SourceStatus {
             + count(&counters.oversize_truncated)
             + count(&counters.oversize_dropped),
         refused: count(&counters.refused_requests),
+        sessions_lost: count(&counters.sessions_lost),
         head: head.map_or(0, |stream| stream.head.0),
     }
 }

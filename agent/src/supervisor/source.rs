@@ -67,7 +67,8 @@ impl SourceTask {
                 Err(error) => error,
             };
             let now = self.clock.monotonic();
-            if self.records() > records || now.since(began) > GOOD_RUN {
+            let is_progress = self.records() > records && !error.is_contest();
+            if is_progress || now.since(began) > GOOD_RUN {
                 failing = None;
             }
             let since = self.clock.now();
@@ -133,8 +134,21 @@ impl SourceTask {
             .appender(&self.entry.id)
             .await
             .map_err(|source| AppendError::Journal { source_id: self.entry.id.clone(), source })?;
+        let connected = self.source.connected();
+        let run = self.source.run(appender, shutdown.clone());
+        if let Some(mut connected) = connected {
+            // Until then it is what it was before: connecting, or failed for a reason that still stands.
+            tokio::pin!(run);
+            tokio::select! {
+                biased;
+                result = &mut run => return result,
+                Ok(_) = connected.wait_for(|connected| *connected) => {}
+            }
+            self.entry.set(SourceState::Running);
+            return run.await;
+        }
         self.entry.set(SourceState::Running);
-        self.source.run(appender, shutdown.clone()).await
+        run.await
     }
 }
 

@@ -67,6 +67,8 @@ pub struct ConfigView {
 /// What a source is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceState {
+    /// It has no connection yet.
+    Connecting,
     /// It reads.
     Running,
     /// It ended early and starts anew after a pause.
@@ -87,6 +89,7 @@ impl SourceState {
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
+            Self::Connecting => "connecting",
             Self::Running => "running",
             Self::Failed { .. } => "failed",
             Self::Finished => "finished",
@@ -112,6 +115,8 @@ pub struct SourceStatus {
     pub oversize: u64,
     /// Requests answered with an error, where producers wait for answers.
     pub refused: u64,
+    /// Sessions that its broker should have kept and has not.
+    pub sessions_lost: u64,
     /// Its newest record, of all runs.
     pub head: u64,
 }

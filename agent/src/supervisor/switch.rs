@@ -89,12 +89,16 @@ impl Supervisor {
         grace: Duration,
         under_way: &UnderWay,
     ) -> (Arc<SourceEntry>, Turn<SourceOver>) {
-        let NewSource { id, kind, source } = new;
+        let NewSource { id, kind, mut source } = new;
+        source.belongs_to(&self.face.opening.agent);
         let drain =
             before.map_or_else(|| Arc::new(watch::channel(false).0), |b| Arc::clone(&b.drain));
         drain.send_replace(false);
         let entry = Arc::new(SourceEntry {
-            state: Mutex::new(SourceState::Running),
+            state: Mutex::new(match source.connected() {
+                Some(_) => SourceState::Connecting,
+                None => SourceState::Running,
+            }),
             counters: source.counters(),
             turns: Mutex::new(before.map_or_else(|| relay::turns().0, |b| held(&b.turns))),
             drain,

@@ -36,6 +36,8 @@ mod jetstream;
 mod journal;
 /// Lanes that the config has not any more.
 mod lanes;
+/// A real MQTT broker that dies, forgets, refuses, and delivers twice.
+mod mqtt;
 /// Orders to a running agent, and what an operator sees of dead letters and holds.
 mod operator;
 /// All destinations away for a while.

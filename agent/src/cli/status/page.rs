@@ -113,6 +113,7 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
         Column("bytes", ALWAYS),
         Column("oversize", WHEN_NOT_ZERO),
         Column("refused", WHEN_NOT_ZERO),
+        Column("sessions lost", WHEN_NOT_ZERO),
     ];
     let rows = status.sources.iter().map(|source| {
         vec![
@@ -125,6 +126,7 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
             human_bytes(source.bytes),
             grouped(source.oversize),
             grouped(source.refused),
+            grouped(source.sessions_lost),
         ]
     });
     table(&columns, rows.collect())

@@ -47,7 +47,7 @@ impl FileSourceConfig {
         let start_at = table
             .choice("start_at", "Where a file that was never seen before is read from.", &words)
             .or(StartAt::default());
-        let subject = read_subject(table, &["file_stem", "file_name", "source"]);
+        let subject = read_subject(table, &["file_stem", "file_name", "source"], "{source}");
         let limits = LineLimits::read(table);
         Some(SourceKind::File(Self { paths: paths?, start_at, subject, limits }))
     }

@@ -57,7 +57,7 @@ impl HttpSourceConfig {
             .within(1..=IDEMPOTENCY_KEYS_MAX)
             .or(10_000);
         let idempotency = IdempotencyConfig { keep, keys_max };
-        let subject = read_subject(table, &["source"]);
+        let subject = read_subject(table, &["source"], "{source}");
         let limits = LineLimits::read(table);
         let listen = listen?;
         Some(SourceKind::Http(Self { listen, path, body_max, idempotency, subject, limits }))

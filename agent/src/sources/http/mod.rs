@@ -44,7 +44,7 @@ use super::config::LineLimits;
 use super::{Finished, Source, SourceCounters, SourceError, SourceOptions};
 use crate::clock::SharedClock;
 use crate::error_chain::Chain;
-use crate::journal::{AppendError, Appender, JournalError};
+use crate::journal::{AppendError, Appender};
 use crate::limits::{IDEMPOTENCY_KEY_BYTES_MAX, INGEST_COMMIT_MS_MAX};
 use crate::net::listen::Tokens;
 use crate::net::tls_server::ServerTls;
@@ -303,11 +303,9 @@ impl Shared {
 
     /// What the client is told, and the run with it, when the journal took no append.
     fn failed(&self, appender: &Arc<Appender>, error: AppendError) -> Refusal {
-        let refusal = match &error {
-            AppendError::Journal { source: JournalError::NoRoom { why, .. }, .. } => {
-                Refusal::Full(why.as_str().into())
-            }
-            error => Refusal::Failing(Chain(error).to_string()),
+        let refusal = match error.no_room() {
+            Some(why) => Refusal::Full(why.into()),
+            None => Refusal::Failing(Chain(&error).to_string()),
         };
         // One that is reported already says the same.
         let _told = self.failed.try_send((Arc::clone(appender), error));

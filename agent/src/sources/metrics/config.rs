@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::settings::{Complaint, Table, nearest};
-use crate::sources::config::{SourceKind, read_subject_or};
+use crate::sources::config::{SourceKind, read_subject};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl MetricsSourceConfig {
             )
             .at_least_one()
             .or(Metric::ALL.to_vec());
-        let subject = read_subject_or(table, &["source", "metric"], "{source}.{metric}");
+        let subject = read_subject(table, &["source", "metric"], "{source}.{metric}");
         Some(SourceKind::Metrics(Self { every, collect, subject }))
     }
 }

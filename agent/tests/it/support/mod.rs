@@ -1,9 +1,10 @@
-//! What the tests of the real binary have in common: an agent process, a nats-server, input, and what came out.
+//! What the tests of the real binary have in common: an agent process, servers, input, and what came out.
 
 pub(crate) mod agent;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod http;
+pub(crate) mod mqtt;
 pub(crate) mod nats;
 pub(crate) mod proxy;
 pub(crate) mod reload;

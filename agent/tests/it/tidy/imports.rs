@@ -27,12 +27,13 @@ const ROWS: [&[&str]; 10] = [
 ];
 
 /// Crates that only some folders may name.
-const CRATES: [(&str, &[&str]); 6] = [
+const CRATES: [(&str, &[&str]); 7] = [
     ("rusqlite", &["journal/"]),
     ("wasmtime", &["plugin/"]),
     ("async_nats", &["net/", "sources/nats", "sinks/nats"]),
     ("clap", &["cli/"]),
     ("reqwest", &["net/", "sinks/http", "sinks/plugin"]),
+    ("rumqttc", &["sources/mqtt"]),
     ("rustls", &["net/"]),
 ];
 
