@@ -100,6 +100,33 @@ fn orphan() -> OrphanView {
     }
 }
 
+fn sources(since: Timestamp) -> Vec<SourceStatus> {
+    vec![
+        SourceStatus {
+            id: "sensors".parse().unwrap(),
+            kind: "file",
+            state: SourceState::Running,
+            records: 1500,
+            bytes: 345_000,
+            oversize: 2,
+            refused: 3,
+            sessions_lost: 0,
+            head: 4500,
+        },
+        SourceStatus {
+            id: "modbus".parse().unwrap(),
+            kind: "mqtt",
+            state: SourceState::Failed { reason: "cannot connect".to_owned(), since },
+            records: 0,
+            bytes: 0,
+            oversize: 0,
+            refused: 0,
+            sessions_lost: 3,
+            head: 0,
+        },
+    ]
+}
+
 /// A status in which every field has a value of its own.
 pub(crate) fn status() -> Status {
     let since = Timestamp(STARTED.0 + 60_000_000_000);
@@ -131,30 +158,7 @@ pub(crate) fn status() -> Status {
             letters: letters(),
             ..Snapshot::default()
         },
-        sources: vec![
-            SourceStatus {
-                id: "sensors".parse().unwrap(),
-                kind: "file",
-                state: SourceState::Running,
-                records: 1500,
-                bytes: 345_000,
-                oversize: 2,
-                refused: 3,
-                sessions_lost: 0,
-                head: 4500,
-            },
-            SourceStatus {
-                id: "modbus".parse().unwrap(),
-                kind: "mqtt",
-                state: SourceState::Failed { reason: "cannot connect".to_owned(), since },
-                records: 0,
-                bytes: 0,
-                oversize: 0,
-                refused: 0,
-                sessions_lost: 3,
-                head: 0,
-            },
-        ],
+        sources: sources(since),
         lanes: vec![
             lane("archive", LaneState::Running),
             lane(

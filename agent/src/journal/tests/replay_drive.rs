@@ -99,19 +99,24 @@ impl Driver {
             made_bytes: 0,
         };
         if group.iter().any(|letter| letter.is_under_way) {
-            match self.lanes[key].seal_replay(seal).await {
-                Err(JournalError::Misfit { .. }) => {}
-                // A disk that fails is the reason before any other.
-                Err(error) => return Err(error.into()),
-                Ok(_) => panic!("letters that are under way are replayed again"),
-            }
-            // As a lane does that goes on with the number.
-            self.lanes[key].discard_parts().await?;
-            return Ok(());
+            return self.be_refused(key, seal).await;
         }
         let step = self.step(model);
         self.lanes[key].seal_replay(seal).await?;
         self.acknowledge(step);
+        Ok(())
+    }
+
+    /// Letters that are under way are not replayed again.
+    async fn be_refused(&mut self, key: &(String, String), seal: ReplaySeal) -> Result<(), Failed> {
+        match self.lanes[key].seal_replay(seal).await {
+            Err(JournalError::Misfit { .. }) => {}
+            // A disk that fails is the reason before any other.
+            Err(error) => return Err(error.into()),
+            Ok(_) => panic!("letters that are under way are replayed again"),
+        }
+        // As a lane does that goes on with the number.
+        self.lanes[key].discard_parts().await?;
         Ok(())
     }
 
