@@ -41,9 +41,11 @@ pub(crate) fn wait_for<T>(
     }
 }
 
-/// A port that nobody listens on.
+/// A port that nobody listens on, below those that the kernel gives to clients: none of the many connections of other tests
+/// takes it meanwhile.
 pub(crate) fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(10_000..32_000)).find(is_free).unwrap()
 }
 
 /// A bound that a loaded machine keeps too.
