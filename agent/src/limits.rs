@@ -201,6 +201,47 @@ pub const METRICS_ENTRIES_MAX: usize = 64;
 /// How long measuring a host may take.
 pub const METRICS_MS_MAX: u64 = 10_000;
 
+/// Connections of one socket source; whoever comes then is closed.
+pub const SOCKET_CONNECTIONS_MAX: usize = 256;
+/// Of those, the ones from one address.
+pub const SOCKET_CONNECTIONS_PER_CLIENT_MAX: usize = 64;
+/// Connections that wait to be accepted.
+pub const SOCKET_BACKLOG: u32 = 128;
+/// Bytes that the kernel is asked to buffer for one connection; it takes twice as much, for what it needs itself.
+pub const SOCKET_KERNEL_BYTES: u32 = 256 * 1024;
+/// Bytes that are read from a connection at once.
+pub const SOCKET_READ_BYTES: usize = 16 * 1024;
+/// Bytes of records of one connection after which they are handed over.
+pub const SOCKET_APPEND_BYTES: usize = 64 * 1024;
+/// Appends of all connections of a source that wait for its run.
+pub const SOCKET_APPENDS_WAITING_MAX: usize = 8;
+/// Bytes of a frame that has begun which each connection may keep; of larger ones only so many are kept at once.
+pub const SOCKET_FRAME_KEPT_BYTES: usize = 64 * 1024;
+/// Bytes of all large frames that are kept at once, each counted with `record_bytes_max`; one may be kept in any case.
+pub const SOCKET_LARGE_BYTES: usize = 16 * 1024 * 1024;
+/// How often a connection within a large frame is looked at.
+pub const SOCKET_LARGE_LOOK_MS: u64 = 10_000;
+/// What must have come between two looks.
+pub const SOCKET_LARGE_LOOK_BYTES_MIN: usize = 4 * 1024;
+/// How long the TLS handshake of a connection may take.
+pub const SOCKET_HANDSHAKE_MS_MAX: u64 = 15_000;
+/// Silence after which TCP asks whether the other end is still there.
+pub const SOCKET_KEEPALIVE_MS: u64 = 60_000;
+/// How often TCP asks then.
+pub const SOCKET_KEEPALIVE_EVERY_MS: u64 = 15_000;
+/// How long a stopping socket source waits for its connections, and twice as long for the journal.
+pub const SOCKET_STOP_MS_MAX: u64 = 2_000;
+/// Room for one datagram: more than UDP can carry.
+pub const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of datagrams that the kernel is asked to buffer.
+pub const DATAGRAMS_KERNEL_BYTES: usize = 4 * 1024 * 1024;
+/// How often the kernel is asked what it has dropped.
+pub const DATAGRAMS_LOOK_MS: u64 = 10_000;
+/// Most bytes of the structured data of a syslog message that becomes a header.
+pub const SYSLOG_STRUCTURED_DATA_BYTES_MAX: usize = 8 * 1024;
+/// Networks that a source may name as those who may send.
+pub const PEERS_MAX: usize = 256;
+
 /// Tokens of one listener.
 pub const TOKENS_MAX: usize = 64;
 /// How long tokens count as they were read.
@@ -392,6 +433,9 @@ const _: () = assert!(HOT_TAIL_BYTES_MAX >= 2 * CHUNK_BYTES_MAX);
 const _: () = assert!(READ_RECENT_BYTES_MAX >= 2 * CHUNK_BYTES_MAX);
 const _: () = assert!(RECORD_BYTES_MAX_DEFAULT <= RECORD_BYTES_MAX as u64);
 const _: () = assert!(RECORD_BYTES_MAX < u32::MAX as usize);
+// A datagram over IPv6 has at most so many bytes beside its header.
+const _: () = assert!(DATAGRAM_BYTES_MAX > 65_527);
+const _: () = assert!(SOCKET_APPEND_BYTES + SOCKET_READ_BYTES < CHUNK_BYTES_MAX);
 // MQTT says lengths in 28 bits.
 const _: () = assert!(RECORD_BYTES_MAX + MQTT_BESIDE_BYTES_MAX < 1 << 28);
 // The largest order: a page of ids, and a note in which every byte is escaped.

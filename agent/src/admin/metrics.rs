@@ -187,6 +187,20 @@ fn sources(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Result
             .filter(|source| source.kind == "mqtt")
             .map(|source| ([("source", source.id.as_str())], source.sessions_lost)),
     )?;
+    let of_sockets = |value: fn(&SourceStatus) -> u64, kinds: &'static [&'static str]| {
+        let sources = sources.iter().filter(move |source| kinds.contains(&source.kind));
+        sources.map(move |source| ([("source", source.id.as_str())], value(source)))
+    };
+    families.counter(
+        "source_turned_away",
+        "Connections and datagrams of those who may not send, and connections beyond the limits",
+        of_sockets(|source| source.turned_away, &["tcp", "udp", "syslog"]),
+    )?;
+    families.counter(
+        "source_datagrams_dropped",
+        "Datagrams that the kernel has dropped, as they came faster than they were taken",
+        of_sockets(|source| source.datagrams_dropped, &["udp", "syslog"]),
+    )?;
     families.gauge(
         "source_head_records",
         "Seq of the newest record in the journal, of all runs",

@@ -174,6 +174,10 @@ pub struct SourceView {
     pub refused: u64,
     /// Sessions that its broker should have kept and has not: messages may be lost there.
     pub sessions_lost: u64,
+    /// Connections and datagrams of those who may not send, and connections beyond the limits.
+    pub turned_away: u64,
+    /// Datagrams that the kernel has dropped.
+    pub datagrams_dropped: u64,
     /// Seq of its newest record, of all runs.
     pub head: u64,
 }
@@ -501,6 +505,8 @@ impl SourceView {
             oversize: source.oversize,
             refused: source.refused,
             sessions_lost: source.sessions_lost,
+            turned_away: source.turned_away,
+            datagrams_dropped: source.datagrams_dropped,
             head: source.head,
         }
     }

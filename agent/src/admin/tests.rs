@@ -111,6 +111,8 @@ fn sources(since: Timestamp) -> Vec<SourceStatus> {
             oversize: 2,
             refused: 3,
             sessions_lost: 0,
+            turned_away: 0,
+            datagrams_dropped: 0,
             head: 4500,
         },
         SourceStatus {
@@ -122,7 +124,22 @@ fn sources(since: Timestamp) -> Vec<SourceStatus> {
             oversize: 0,
             refused: 0,
             sessions_lost: 3,
+            turned_away: 0,
+            datagrams_dropped: 0,
             head: 0,
+        },
+        SourceStatus {
+            id: "meters".parse().unwrap(),
+            kind: "udp",
+            state: SourceState::Running,
+            records: 20,
+            bytes: 400,
+            oversize: 0,
+            refused: 0,
+            sessions_lost: 0,
+            turned_away: 5,
+            datagrams_dropped: 6,
+            head: 21,
         },
     ]
 }

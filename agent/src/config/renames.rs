@@ -104,6 +104,14 @@ impl Alike<'_> {
                 let topics: BTreeSet<_> = old.topics.iter().collect();
                 old.url == new.url && new.topics.iter().any(|topic| topics.contains(topic))
             }
+            (
+                Some(SourceKind::Syslog(old) | SourceKind::Tcp(old) | SourceKind::Udp(old)),
+                Some(SourceKind::Syslog(new) | SourceKind::Tcp(new) | SourceKind::Udp(new)),
+            ) => {
+                old.address == new.address
+                    && old.transport == new.transport
+                    && old.is_syslog == new.is_syslog
+            }
             (Some(SourceKind::Stdin(_)), Some(SourceKind::Stdin(_))) => true,
             (old, new) => old == new,
         }

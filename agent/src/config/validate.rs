@@ -16,6 +16,7 @@ use crate::sinks::config::{LimitConfig, SinkConfig, SinkKind};
 use crate::sinks::file::config::FileSinkConfig;
 use crate::sinks::nats::config::OnUnknown;
 use crate::sources::config::SourceKind;
+use crate::sources::socket::config::Transport;
 use crate::units::ByteSize;
 
 /// Bytes that the path of a Unix socket may have.
@@ -150,23 +151,31 @@ impl Checks<'_, '_> {
         }
     }
 
-    /// Two listeners cannot have one address.
+    /// Two listeners cannot have one address. The ports of TCP and UDP are apart.
     fn listeners(&self) {
-        let admin = self.parts.config.admin.listen.map(|address| ("[admin]".to_owned(), address));
-        let mut taken: Vec<(String, SocketAddr)> = admin.into_iter().collect();
+        type Taken = (String, SocketAddr, Transport);
+        let admin = self.parts.config.admin.listen;
+        let admin = admin.map(|address| ("[admin]".to_owned(), address, Transport::Tcp));
+        let mut taken: Vec<Taken> = admin.into_iter().collect();
         for source in &self.parts.config.sources {
-            let SourceKind::Http(http) = &source.kind else { continue };
-            let address = http.listen.address;
+            let (address, transport) = match &source.kind {
+                SourceKind::Http(http) => (http.listen.address, Transport::Tcp),
+                SourceKind::Syslog(socket) | SourceKind::Tcp(socket) | SourceKind::Udp(socket) => {
+                    (socket.address, socket.transport)
+                }
+                _ => continue,
+            };
             // A free port is another one each time.
-            let same =
-                |(_, other): &&(String, SocketAddr)| *other == address && address.port() != 0;
-            if let Some((who, _)) = taken.iter().find(same) {
+            let same = |(_, other, of): &&Taken| {
+                *other == address && *of == transport && address.port() != 0
+            };
+            if let Some((who, ..)) = taken.iter().find(same) {
                 let message = format!("{who} listens on {address} already");
                 let hint = "take another port, or let several pipelines use that source";
                 let key = format!("sources.{}.listen", source.id);
                 self.error(&key, Complaint::new(message).hint(hint));
             }
-            taken.push((format!("source \"{}\"", source.id), address));
+            taken.push((format!("source \"{}\"", source.id), address, transport));
         }
     }
 

@@ -31,14 +31,7 @@ impl ListenConfig {
     /// Reads `listen`, `tls`, `tokens` and `insecure`.
     #[must_use]
     pub fn read(table: &Table<'_>) -> Option<Self> {
-        let address = table
-            .parsed("listen", "Address and port to listen on.", "an address", |text| {
-                text.parse::<SocketAddr>().map_err(|_| {
-                    Complaint::new(format!("\"{text}\" is no address with a port"))
-                        .hint("write \"127.0.0.1:8080\", or \"[::]:8080\" for all addresses")
-                })
-            })
-            .required();
+        let address = read_address(table);
         let tls = ServerTlsConfig::read(table);
         let tokens = table.secrets("tokens", "Tokens of which a client must send one.", TOKENS_MAX);
         let tokens = tokens.or(Vec::new());
@@ -69,6 +62,19 @@ impl ListenConfig {
         }
         Some(Self { address, tls, tokens })
     }
+}
+
+/// Reads `listen`.
+#[must_use]
+pub fn read_address(table: &Table<'_>) -> Option<SocketAddr> {
+    table
+        .parsed("listen", "Address and port to listen on.", "an address", |text| {
+            text.parse::<SocketAddr>().map_err(|_| {
+                Complaint::new(format!("\"{text}\" is no address with a port"))
+                    .hint("write \"127.0.0.1:8080\", or \"[::]:8080\" for all addresses")
+            })
+        })
+        .required()
 }
 
 const HINT_ASK: &str = "add tokens = [{ file = \"PATH\" }] with tls = { certificate = \"FILE\", key = \"FILE\" }, or ask \

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use crate::limits::ADDRESSES_MAX;
+use crate::settings::Complaint;
 
 /// What may be reached.
 #[derive(Debug, Clone, Default)]
@@ -131,6 +132,21 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         0x2000..=0x3fff => true,
         _ => false,
     }
+}
+
+/// A network as a config names it; an address by itself is one.
+///
+/// # Errors
+/// When it is none.
+pub fn parse_network(text: &str) -> Result<IpNet, Complaint> {
+    let network = text.parse::<IpNet>().or_else(|_| {
+        let address = text.parse::<IpAddr>();
+        address.map(IpNet::from)
+    });
+    network.map(|network| network.trunc()).map_err(|_| {
+        Complaint::new(format!("\"{text}\" is no network"))
+            .hint("write an address and how many bits of it count: \"192.168.1.0/24\"")
+    })
 }
 
 #[cfg(test)]

@@ -18,16 +18,18 @@ use super::tls::{Cached, TlsError, authorities, identity};
 #[derive(Debug)]
 pub struct ServerTls {
     files: ServerTlsConfig,
+    protocols: Vec<Vec<u8>>,
     provider: Arc<CryptoProvider>,
     state: Mutex<Cached<Arc<ServerConfig>>>,
 }
 
 impl ServerTls {
-    /// Names the files and reads none.
+    /// Names the files and reads none. A client that offers protocols must offer one of these, unless there are none.
     #[must_use]
-    pub fn new(files: ServerTlsConfig) -> Self {
+    pub fn new(files: ServerTlsConfig, protocols: &[&[u8]]) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        Self { files, provider, state: Mutex::default() }
+        let protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        Self { files, protocols, provider, state: Mutex::default() }
     }
 
     /// What the next connection is served with. Blocks for as long as small files take.
@@ -58,7 +60,7 @@ impl ServerTls {
         };
         let identity = identity(&self.files.identity, &self.provider)?;
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = self.protocols.clone();
         Ok(Arc::new(config))
     }
 }

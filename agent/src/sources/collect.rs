@@ -71,6 +71,11 @@ impl Collector {
             && self.positions_bytes < POSITIONS_BYTES_MAX / 2
     }
 
+    /// Bytes of the records and dead letters that were gathered.
+    pub(super) fn gathered_bytes(&self) -> usize {
+        self.frames.len() + self.letters_bytes
+    }
+
     /// Takes a line as a message, unless it is empty: then it is counted and left out.
     pub(super) fn line(&mut self, line: Line<'_>, place: impl FnOnce() -> String) {
         if line.size == 0 {

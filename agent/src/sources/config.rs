@@ -7,6 +7,7 @@ use super::file::config::FileSourceConfig;
 use super::http::config::HttpSourceConfig;
 use super::metrics::config::MetricsSourceConfig;
 use super::mqtt::config::MqttSourceConfig;
+use super::socket::config::SocketSourceConfig;
 use crate::limits::{RECORD_BYTES_MAX, RECORD_BYTES_MAX_DEFAULT, SUBJECT_BYTES_MAX};
 use crate::record::id::SourceId;
 use crate::units::ByteSize;
@@ -69,6 +70,12 @@ pub enum SourceKind {
     Mqtt(Box<MqttSourceConfig>),
     /// Lines of standard input.
     Stdin(StdinSourceConfig),
+    /// Syslog messages.
+    Syslog(Box<SocketSourceConfig>),
+    /// Frames of TCP connections.
+    Tcp(Box<SocketSourceConfig>),
+    /// Datagrams.
+    Udp(Box<SocketSourceConfig>),
 }
 
 impl SourceKind {
@@ -82,6 +89,9 @@ impl SourceKind {
             Self::Metrics(_) => "metrics",
             Self::Mqtt(_) => "mqtt",
             Self::Stdin(_) => "stdin",
+            Self::Syslog(_) => "syslog",
+            Self::Tcp(_) => "tcp",
+            Self::Udp(_) => "udp",
         }
     }
 }
@@ -103,15 +113,18 @@ const KINDS: &[Kind<SourceKind>] = &[
     Kind { name: "metrics", read: MetricsSourceConfig::read },
     Kind { name: "mqtt", read: MqttSourceConfig::read },
     Kind { name: "stdin", read: StdinSourceConfig::read },
+    Kind { name: "syslog", read: SocketSourceConfig::read_syslog },
+    Kind { name: "tcp", read: SocketSourceConfig::read_tcp },
+    Kind { name: "udp", read: SocketSourceConfig::read_udp },
 ];
 
-const KINDS_LATER: &[&str] = &["tcp", "udp", "syslog", "nats", "journald"];
+const KINDS_LATER: &[&str] = &["nats", "journald"];
 
 impl SourceConfig {
     /// Reads `[sources.ID]`. `None` when something is missing, which was reported.
     #[must_use]
     pub fn read(id: Option<SourceId>, table: &Table<'_>) -> Option<Self> {
-        table.later(&["framing", "time_from", "stamp", "after_read", "multiline"]);
+        table.later(&["time_from", "stamp", "after_read", "multiline"]);
         let kind = table.kind(KINDS, KINDS_LATER, "What the source is.");
         Some(Self { id: id?, kind: kind? })
     }

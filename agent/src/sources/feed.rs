@@ -78,6 +78,17 @@ impl Feed {
         Ok(())
     }
 
+    /// Waits until the oldest append is durable; for ever when nothing is on its way.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again.
+    pub(super) async fn settled(&mut self) -> Result<(), SourceError> {
+        if self.underway.is_empty() {
+            return std::future::pending().await;
+        }
+        self.settle_next().await
+    }
+
     fn settle_ready(&mut self) -> Result<(), SourceError> {
         while let Some(first) = self.underway.front_mut() {
             let Some(result) = (&mut first.durable).now_or_never() else { break };

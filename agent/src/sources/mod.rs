@@ -16,6 +16,7 @@ mod generate;
 pub mod http;
 pub mod metrics;
 pub mod mqtt;
+pub mod socket;
 mod stdin;
 
 use std::sync::Arc;
@@ -82,6 +83,10 @@ pub struct SourceCounters {
     pub files_lost: AtomicU64,
     /// Sessions that a broker should have kept and has not.
     pub sessions_lost: AtomicU64,
+    /// Connections and datagrams of those who may not send, and connections beyond the limits.
+    pub turned_away: AtomicU64,
+    /// Datagrams that the kernel has dropped.
+    pub datagrams_dropped: AtomicU64,
 }
 
 /// One configured source, ready to run.
@@ -132,6 +137,9 @@ pub fn build(
         SourceKind::Http(http) => Box::new(http::HttpSource::new(id, http, options)?),
         SourceKind::Metrics(made) => Box::new(metrics::MetricsSource::new(id, made, options)?),
         SourceKind::Mqtt(mqtt) => Box::new(mqtt::MqttSource::new(id, mqtt, options)?),
+        SourceKind::Syslog(socket) | SourceKind::Tcp(socket) | SourceKind::Udp(socket) => {
+            Box::new(socket::SocketSource::new(id, socket, options)?)
+        }
         SourceKind::Stdin(stdin) => Box::new(stdin::StdinSource::new(id, stdin, options)?),
     })
 }

@@ -290,6 +290,8 @@ fn source_status(entry: &SourceEntry, journal: &Snapshot) -> SourceStatus {
             + count(&counters.oversize_dropped),
         refused: count(&counters.refused_requests),
         sessions_lost: count(&counters.sessions_lost),
+        turned_away: count(&counters.turned_away),
+        datagrams_dropped: count(&counters.datagrams_dropped),
         head: head.map_or(0, |stream| stream.head.0),
     }
 }

@@ -117,6 +117,10 @@ pub struct SourceStatus {
     pub refused: u64,
     /// Sessions that its broker should have kept and has not.
     pub sessions_lost: u64,
+    /// Connections and datagrams of those who may not send, and connections beyond the limits.
+    pub turned_away: u64,
+    /// Datagrams that the kernel has dropped.
+    pub datagrams_dropped: u64,
     /// Its newest record, of all runs.
     pub head: u64,
 }

@@ -66,6 +66,8 @@ mod schema;
 mod shipped_plugins;
 /// Stopping while nothing moves.
 mod sink_plugin;
+/// What is sent to sockets: frames, datagrams, and what is there after a kill.
+mod sockets;
 mod stop;
 /// An agent process, a nats-server, input and output.
 mod support;

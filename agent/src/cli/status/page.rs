@@ -114,6 +114,8 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
         Column("oversize", WHEN_NOT_ZERO),
         Column("refused", WHEN_NOT_ZERO),
         Column("sessions lost", WHEN_NOT_ZERO),
+        Column("turned away", WHEN_NOT_ZERO),
+        Column("dropped", WHEN_NOT_ZERO),
     ];
     let rows = status.sources.iter().map(|source| {
         vec![
@@ -127,6 +129,8 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
             grouped(source.oversize),
             grouped(source.refused),
             grouped(source.sessions_lost),
+            grouped(source.turned_away),
+            grouped(source.datagrams_dropped),
         ]
     });
     table(&columns, rows.collect())

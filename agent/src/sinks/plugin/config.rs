@@ -10,6 +10,7 @@ use reqwest::header::HeaderName;
 use crate::limits::{HTTP_HEADERS_MAX, PLUGIN_NETWORKS_MAX, PLUGIN_ORIGINS_MAX};
 use crate::net::config::TlsConfig;
 use crate::net::http::{Endpoint, check_header};
+use crate::net::reach::parse_network;
 use crate::plugin::config::GuestConfig;
 use crate::secret::Value;
 use crate::settings::{Complaint, Table};
@@ -133,17 +134,6 @@ fn within(key: &str, count: usize, most: usize) -> Result<(), Complaint> {
         return Err(Complaint::new(format!("`{key}` holds more than {most}")));
     }
     Ok(())
-}
-
-fn parse_network(text: &str) -> Result<IpNet, Complaint> {
-    let network = text.parse::<IpNet>().or_else(|_| {
-        let address = text.parse::<std::net::IpAddr>();
-        address.map(IpNet::from)
-    });
-    network.map(|network| network.trunc()).map_err(|_| {
-        Complaint::new(format!("\"{text}\" is no network"))
-            .hint("write an address and how many bits of it count: \"192.168.1.0/24\"")
-    })
 }
 
 /// The origin that a key of `headers` names, and the header.

@@ -104,7 +104,7 @@ impl HttpSource {
             clock: Arc::clone(clock),
             counters: Arc::clone(&options.counters),
             tokens: Tokens::new(config.listen.tokens.clone(), Arc::clone(clock)),
-            tls: config.listen.tls.clone().map(ServerTls::new),
+            tls: config.listen.tls.clone().map(|files| ServerTls::new(files, &[b"http/1.1"])),
             room: Arc::new(Room::new(config.body_max.as_usize())),
             keys: Arc::new(Keys::new(config.idempotency, Arc::clone(clock))),
             appender: watch::Sender::new(None),

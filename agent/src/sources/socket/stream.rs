@@ -1,0 +1,321 @@
+//! TCP connections: accepted under limits, perhaps in TLS, each read into frames.
+//!
+//! A connection may be silent for as long as it likes between two frames; TCP keep-alive finds out about peers that are gone.
+//! One that is in the middle of a large frame has to come on, as only so many large frames are kept at once.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Shared;
+use super::frame::{Decoder, Frame};
+use super::gather::{Gather, Gone, Piece};
+use crate::limits::{
+    SOCKET_BACKLOG, SOCKET_CONNECTIONS_MAX, SOCKET_CONNECTIONS_PER_CLIENT_MAX,
+    SOCKET_FRAME_KEPT_BYTES, SOCKET_HANDSHAKE_MS_MAX, SOCKET_KEEPALIVE_EVERY_MS,
+    SOCKET_KEEPALIVE_MS, SOCKET_KERNEL_BYTES, SOCKET_LARGE_LOOK_BYTES_MIN, SOCKET_LARGE_LOOK_MS,
+    SOCKET_READ_BYTES, SOCKET_STOP_MS_MAX,
+};
+use crate::tasks::{Shutdown, TaskGroup};
+
+/// Wait after a connection could not be accepted, most likely for want of file handles.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Listens for connections, with buffers of the kernel that are as large as the module says.
+pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    // Connections inherit it. Set before listening, because the window's scale is agreed on at the start.
+    socket.set_recv_buffer_size(SOCKET_KERNEL_BYTES)?;
+    socket.bind(address)?;
+    socket.listen(SOCKET_BACKLOG)
+}
+
+/// Connections that are open.
+#[derive(Debug, Default)]
+struct Open {
+    of: HashMap<IpAddr, usize>,
+    all: usize,
+}
+
+impl Open {
+    /// Counts a connection in; the reason where there is no room for it.
+    fn enter(&mut self, client: IpAddr) -> Result<(), &'static str> {
+        let of_client = self.of.get(&client).copied().unwrap_or_default();
+        if of_client >= SOCKET_CONNECTIONS_PER_CLIENT_MAX {
+            return Err("its client has too many connections");
+        }
+        if self.all >= SOCKET_CONNECTIONS_MAX {
+            return Err("there are too many connections");
+        }
+        self.all += 1;
+        *self.of.entry(client).or_default() += 1;
+        Ok(())
+    }
+
+    fn leave(&mut self, client: IpAddr) {
+        self.all -= 1;
+        if let Some(count) = self.of.get_mut(&client) {
+            *count -= 1;
+            if *count == 0 {
+                self.of.remove(&client);
+            }
+        }
+    }
+}
+
+/// Accepts and reads connections until asked to stop; then each hands over what it has read.
+pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, shutdown: Shutdown) {
+    let mut connections = TaskGroup::default();
+    let mut open = Open::default();
+    let mut accept_failing = false;
+    // One that panics leaves no result, and must be counted out all the same.
+    let mut clients: HashMap<String, IpAddr> = HashMap::new();
+    let mut number = 0_u64;
+    loop {
+        tokio::select! {
+            () = shutdown.requested() => break,
+            Some(ended) = connections.next_ended(), if !connections.is_empty() => {
+                if let Some(client) = clients.remove(&ended.name) {
+                    open.leave(client);
+                }
+            }
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    accept_failing = false;
+                    let client = peer.ip().to_canonical();
+                    if !shared.knows(client) {
+                        continue;
+                    }
+                    if let Err(why) = open.enter(client) {
+                        shared.turn_away(client, why);
+                        continue;
+                    }
+                    number += 1;
+                    let name = format!("connection {number}");
+                    clients.insert(name.clone(), client);
+                    let reading = connection(Arc::clone(&shared), stream, client, shutdown.clone());
+                    connections.spawn(name, tracing::Span::current(), reading);
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut accept_failing, true) {
+                        tracing::warn!(%error, "Connection of a client cannot be accepted");
+                    }
+                    shutdown.sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    let _cut_off = connections.drain(Duration::from_millis(SOCKET_STOP_MS_MAX)).await;
+}
+
+async fn connection(shared: Arc<Shared>, stream: TcpStream, client: IpAddr, shutdown: Shutdown) {
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_millis(SOCKET_KEEPALIVE_MS))
+        .with_interval(Duration::from_millis(SOCKET_KEEPALIVE_EVERY_MS));
+    if let Err(error) = SockRef::from(&stream).set_tcp_keepalive(&keepalive) {
+        tracing::debug!(%client, %error, "Keep-alive cannot be set");
+    }
+    let Some(tls) = &shared.tls else {
+        return read(&shared, stream, client, &shutdown).await;
+    };
+    let config = match tls.current() {
+        Ok(config) => config,
+        Err(error) => {
+            return tracing::warn!(error = %crate::error_chain::Chain(&*error), "TLS cannot be set up");
+        }
+    };
+    let acceptor = tokio_rustls::TlsAcceptor::from(config);
+    let handshake =
+        timeout(Duration::from_millis(SOCKET_HANDSHAKE_MS_MAX), acceptor.accept(stream));
+    let shaken = tokio::select! {
+        () = shutdown.requested() => return,
+        shaken = handshake => shaken,
+    };
+    match shaken {
+        Ok(Ok(stream)) => read(&shared, stream, client, &shutdown).await,
+        Ok(Err(error)) => tracing::debug!(%client, %error, "TLS handshake failed"),
+        Err(_) => tracing::debug!(%client, "TLS handshake took too long"),
+    }
+}
+
+/// Reads a connection to its end, and hands over what is left of it.
+async fn read<S>(shared: &Arc<Shared>, stream: S, client: IpAddr, shutdown: &Shutdown)
+where
+    S: AsyncRead + Unpin,
+{
+    let peer = client.to_string();
+    let mut reading = Reading {
+        stream,
+        decoder: Decoder::new(shared.framing, shared.limits.record_bytes_max.as_usize()),
+        gather: Gather::new(shared),
+        peer,
+        large: None,
+        shared: Arc::clone(shared),
+    };
+    // Who is gone takes nothing more, and a later connection will say so, too.
+    let _gone = reading.run(shutdown).await;
+}
+
+/// Leave to keep a large frame, and what has come since it was looked at last.
+struct Large {
+    _room: OwnedSemaphorePermit,
+    look_at: Instant,
+    bytes: usize,
+}
+
+struct Reading<S> {
+    stream: S,
+    decoder: Decoder,
+    gather: Gather,
+    peer: String,
+    large: Option<Large>,
+    shared: Arc<Shared>,
+}
+
+impl<S: AsyncRead + Unpin> Reading<S> {
+    async fn run(&mut self, shutdown: &Shutdown) -> Result<(), Gone> {
+        let mut buffer = vec![0; SOCKET_READ_BYTES];
+        while !shutdown.is_requested() {
+            let count = match self.some(&mut buffer, shutdown).await? {
+                Some(Ok(0)) | None => break,
+                Some(Ok(count)) => count,
+                Some(Err(error)) => {
+                    tracing::debug!(peer = self.peer, %error, "Connection of a client failed");
+                    break;
+                }
+            };
+            let mut rest = &buffer[..count];
+            loop {
+                match self.decoder.next(&mut rest) {
+                    Ok(Some(frame)) => self.gather.take(piece(frame, &self.peer)).await?,
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::warn!(peer = self.peer, %error, "Connection of a client is closed");
+                        return self.gather.flush().await;
+                    }
+                }
+            }
+            if !self.comes_on(count, shutdown).await? {
+                break;
+            }
+        }
+        if let Some(frame) = self.decoder.finish() {
+            self.gather.take(piece(frame, &self.peer)).await?;
+        }
+        self.gather.flush().await
+    }
+
+    /// Reads what is there, or waits for it after handing over what was; `None` when it is to end.
+    async fn some(
+        &mut self,
+        buffer: &mut [u8],
+        shutdown: &Shutdown,
+    ) -> Result<Option<io::Result<usize>>, Gone> {
+        if let Some(ready) = self.stream.read(buffer).now_or_never() {
+            return Ok(Some(ready));
+        }
+        self.gather.flush().await?;
+        self.gather.rest();
+        loop {
+            let look_at = self.large.as_ref().map(|large| large.look_at);
+            let look = async {
+                match look_at {
+                    Some(look_at) => sleep_until(look_at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = shutdown.requested() => return Ok(None),
+                read = self.stream.read(buffer) => return Ok(Some(read)),
+                () = look => if self.is_slow() {
+                    return Ok(None);
+                },
+            }
+        }
+    }
+
+    /// Whether the connection is within a large frame and too little of it has come since the last look, if one is due.
+    fn is_slow(&mut self) -> bool {
+        let Some(large) = &mut self.large else { return false };
+        let now = Instant::now();
+        if now < large.look_at {
+            return false;
+        }
+        let is_slow = large.bytes < SOCKET_LARGE_LOOK_BYTES_MIN;
+        if is_slow {
+            tracing::warn!(peer = self.peer, "Client is too slow within a large frame");
+        }
+        large.look_at = now + Duration::from_millis(SOCKET_LARGE_LOOK_MS);
+        large.bytes = 0;
+        is_slow
+    }
+
+    /// After each read: whether the connection may go on. A large frame waits for room among those that are kept at once, and
+    /// its connection has to come on then.
+    async fn comes_on(&mut self, count: usize, shutdown: &Shutdown) -> Result<bool, Gone> {
+        if self.decoder.kept_bytes() <= SOCKET_FRAME_KEPT_BYTES {
+            self.large = None;
+            return Ok(true);
+        }
+        let look = Duration::from_millis(SOCKET_LARGE_LOOK_MS);
+        let Some(large) = &mut self.large else {
+            self.gather.flush().await?;
+            let room = Arc::clone(&self.shared.large).acquire_owned();
+            let room = tokio::select! {
+                () = shutdown.requested() => return Ok(false),
+                room = room => room.map_err(|_| Gone)?,
+            };
+            self.large = Some(Large { _room: room, look_at: Instant::now() + look, bytes: 0 });
+            return Ok(true);
+        };
+        large.bytes += count;
+        Ok(!self.is_slow())
+    }
+}
+
+fn piece<'a>(frame: Frame<'a>, peer: &'a str) -> Piece<'a> {
+    let Frame { head, size, at, is_unterminated } = frame;
+    Piece { head, size, peer, at: Some(at), is_unterminated, is_cut: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    #[test]
+    fn one_client_leaves_room_for_others_and_all_of_them_are_bounded() {
+        let mut open = Open::default();
+        for number in 0..u8::MAX {
+            for _ in 0..SOCKET_CONNECTIONS_PER_CLIENT_MAX {
+                if open.all < SOCKET_CONNECTIONS_MAX {
+                    open.enter(client(number)).unwrap();
+                }
+            }
+            if number == 0 {
+                assert!(open.enter(client(0)).unwrap_err().contains("its client"));
+            }
+        }
+        assert!(open.enter(client(255)).unwrap_err().contains("too many connections"));
+        open.leave(client(0));
+        open.enter(client(255)).unwrap();
+        for _ in 1..SOCKET_CONNECTIONS_PER_CLIENT_MAX {
+            open.leave(client(0));
+        }
+        assert!(!open.of.contains_key(&client(0)));
+    }
+}
