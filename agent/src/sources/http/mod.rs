@@ -33,6 +33,7 @@ use hyper::{Method, Request};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 use self::answer::{Accepted, Answer, Refusal};
 use self::body::{Coding, Room};
@@ -78,6 +79,8 @@ struct Shared {
     tls: Option<ServerTls>,
     room: Arc<Room>,
     keys: Arc<Keys>,
+    /// Posts that are being stored: a client that goes away in the middle takes none of them along.
+    stores: TaskTracker,
     /// Where records go; `None` while the journal takes none.
     appender: watch::Sender<Option<Arc<Appender>>>,
     failed: mpsc::Sender<Failure>,
@@ -107,6 +110,7 @@ impl HttpSource {
             tls: config.listen.tls.clone().map(|files| ServerTls::new(files, &[b"http/1.1"])),
             room: Arc::new(Room::new(config.body_max.as_usize())),
             keys: Arc::new(Keys::new(config.idempotency, Arc::clone(clock))),
+            stores: TaskTracker::new(),
             appender: watch::Sender::new(None),
             failed,
         };
@@ -169,7 +173,7 @@ impl Source for HttpSource {
 
 impl Shared {
     /// Answers a request, whatever it is.
-    async fn answer(&self, request: Request<Incoming>, client: IpAddr) -> Answer {
+    async fn answer(self: &Arc<Self>, request: Request<Incoming>, client: IpAddr) -> Answer {
         let (head, mut body) = request.into_parts();
         match self.take(&head, &mut body, client).await {
             Ok(accepted) => accepted.answer(),
@@ -188,7 +192,7 @@ impl Shared {
     }
 
     async fn take(
-        &self,
+        self: &Arc<Self>,
         head: &hyper::http::request::Parts,
         body: &mut Incoming,
         client: IpAddr,
@@ -245,10 +249,17 @@ impl Shared {
             Err(accepted) => return Ok(accepted),
         };
         let counts = parts.counts;
+        let shared = Arc::clone(self);
+        let storing = self.stores.spawn(async move {
+            let _held = held;
+            shared.store(&appender, parts.steps, post.as_ref()).await
+        });
         let wait = Duration::from_millis(INGEST_COMMIT_MS_MAX);
-        let stored = timeout(wait, self.store(&appender, parts.steps, post.as_ref())).await;
-        drop(held);
-        stored.unwrap_or(Err(Refusal::Unknown))?;
+        match timeout(wait, storing).await {
+            Ok(Ok(stored)) => stored?,
+            Ok(Err(error)) => return Err(Refusal::Failing(error.to_string())),
+            Err(_) => return Err(Refusal::Unknown),
+        }
         Ok(counts)
     }
 

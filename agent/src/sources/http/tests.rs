@@ -9,7 +9,9 @@ use tokio::net::TcpStream;
 
 use super::config::IdempotencyConfig;
 use super::*;
-use crate::journal::Journal;
+use crate::clock::SystemClock;
+use crate::journal::config::JournalConfig;
+use crate::journal::{Journal, JournalOptions};
 use crate::limits::CHUNK_BYTES_MAX;
 use crate::net::listen::ListenConfig;
 use crate::sources::config::OnOversize;
@@ -46,6 +48,10 @@ impl Rig {
     async fn new(config: &HttpSourceConfig) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let journal = open(folder.path());
+        Self::on(journal, folder, config).await
+    }
+
+    async fn on(journal: Journal, folder: tempfile::TempDir, config: &HttpSourceConfig) -> Self {
         let mut source = HttpSource::new(source_id(), config, &options(false)).unwrap();
         let server = source.listen().await.unwrap();
         let address = server.address();
@@ -147,6 +153,46 @@ async fn a_post_with_a_key_is_stored_once_also_after_a_start() {
     keys.load(appender.positions());
     assert!(matches!(keys.begin("k-1", digest(b"one\ntwo")), Ok(Begun::Done(_))));
     assert_eq!(payloads(&rig.journal).await, [b"one", b"two"]);
+}
+
+/// The client loses its patience while the commit is waited for, and sends it again.
+#[tokio::test]
+async fn a_post_whose_client_has_gone_is_stored_once_when_it_is_sent_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal =
+        JournalConfig { commit_interval: Duration::from_millis(800), ..JournalConfig::default() };
+    let journal = JournalOptions {
+        directory: folder.path().join("data"),
+        config: journal,
+        agent: None,
+        host: "gw".parse().unwrap(),
+        clock: Arc::new(SystemClock),
+    };
+    let journal = Journal::open(&journal).unwrap().0;
+    let mut rig = Rig::on(journal, folder, &config()).await;
+    let address = rig.address;
+    rig.with(async {
+        assert_eq!(post(address, "", b"first").await.status, 202);
+        // Its commit comes later than its client's patience lasts.
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head =
+            b"POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 6\r\n\r\nsecond";
+        stream.write_all(head).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        drop(stream);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let again = loop {
+            let told = post(address, "\r\nIdempotency-Key: k", b"second").await;
+            // The first one is being stored.
+            if told.status != 409 {
+                break told;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        assert_eq!((again.status, &again.body["accepted"]), (202, &1.into()));
+    })
+    .await;
+    assert_eq!(payloads(&rig.journal).await, [&b"first"[..], b"second"]);
 }
 
 #[tokio::test]
