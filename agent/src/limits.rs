@@ -251,6 +251,8 @@ pub const TOKENS_FRESH_MS: u64 = 1_000;
 pub const INGEST_CONNECTIONS_MAX: usize = 512;
 /// Of those, the ones from one address.
 pub const INGEST_CONNECTIONS_PER_CLIENT_MAX: usize = 256;
+/// Connections over these limits that are told so; more are closed without a word.
+pub const INGEST_TURNED_AWAY_MAX: usize = 32;
 /// Most bytes of the head of a request to an HTTP source.
 pub const INGEST_HEAD_BYTES_MAX: usize = 16 * 1024;
 /// How long the head of a request may take, and how long a connection may be idle between two; also its TLS handshake.

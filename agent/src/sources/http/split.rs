@@ -160,6 +160,10 @@ fn elements(body: &[u8], gather: &mut Gather<'_>) -> Result<(), Refusal> {
 impl Gather<'_> {
     fn item(&mut self, payload: &[u8]) {
         let Splitting { limits, subject, time, client, skip, .. } = self.splitting;
+        // The step before ends without this item.
+        if self.items >= *skip && !self.collector.has_room(payload.len(), self.beside) {
+            self.end_step();
+        }
         let is_over = payload.len() as u64 > limits.record_bytes_max.0;
         if is_over && limits.on_oversize != OnOversize::Truncate {
             self.counts.rejected += 1;
@@ -169,16 +173,6 @@ impl Gather<'_> {
         self.items += 1;
         if self.items <= *skip {
             return;
-        }
-        if !self.collector.has_room(payload.len(), self.beside) {
-            // What ends here does not have this item in it.
-            let (items, counts) = (self.items, self.counts);
-            self.items -= 1;
-            let over = is_over && limits.on_oversize != OnOversize::Truncate;
-            self.counts.rejected -= u64::from(over);
-            self.counts.accepted -= u64::from(!over);
-            self.end_step();
-            (self.items, self.counts) = (items, counts);
         }
         let head = &payload[..payload.len().min(self.collector.record_bytes_max())];
         let line = Line {

@@ -3,7 +3,6 @@
 //! A connection may be silent for as long as it likes between two frames; TCP keep-alive finds out about peers that are gone.
 //! One that is in the middle of a large frame has to come on, as only so many large frames are kept at once.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,10 +24,16 @@ use crate::limits::{
     SOCKET_KEEPALIVE_MS, SOCKET_KERNEL_BYTES, SOCKET_LARGE_LOOK_BYTES_MIN, SOCKET_LARGE_LOOK_MS,
     SOCKET_READ_BYTES, SOCKET_STOP_MS_MAX,
 };
-use crate::tasks::{Shutdown, TaskGroup};
+use crate::net::clients::{self, ClientLimits, Full};
+use crate::tasks::Shutdown;
 
-/// Wait after a connection could not be accepted, most likely for want of file handles.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const LIMITS: ClientLimits = ClientLimits {
+    all: SOCKET_CONNECTIONS_MAX,
+    per_client: SOCKET_CONNECTIONS_PER_CLIENT_MAX,
+    // There is no way to tell them: each is closed at once.
+    turned_away: 1,
+    stop: Duration::from_millis(SOCKET_STOP_MS_MAX),
+};
 
 /// Listens for connections, with buffers of the kernel that are as large as the module says.
 pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
@@ -40,83 +45,26 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(SOCKET_BACKLOG)
 }
 
-/// Connections that are open.
-#[derive(Debug, Default)]
-struct Open {
-    of: HashMap<IpAddr, usize>,
-    all: usize,
-}
-
-impl Open {
-    /// Counts a connection in; the reason where there is no room for it.
-    fn enter(&mut self, client: IpAddr) -> Result<(), &'static str> {
-        let of_client = self.of.get(&client).copied().unwrap_or_default();
-        if of_client >= SOCKET_CONNECTIONS_PER_CLIENT_MAX {
-            return Err("its client has too many connections");
-        }
-        if self.all >= SOCKET_CONNECTIONS_MAX {
-            return Err("there are too many connections");
-        }
-        self.all += 1;
-        *self.of.entry(client).or_default() += 1;
-        Ok(())
-    }
-
-    fn leave(&mut self, client: IpAddr) {
-        self.all -= 1;
-        if let Some(count) = self.of.get_mut(&client) {
-            *count -= 1;
-            if *count == 0 {
-                self.of.remove(&client);
-            }
-        }
-    }
-}
-
 /// Accepts and reads connections until asked to stop; then each hands over what it has read.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, shutdown: Shutdown) {
-    let mut connections = TaskGroup::default();
-    let mut open = Open::default();
-    let mut accept_failing = false;
-    // One that panics leaves no result, and must be counted out all the same.
-    let mut clients: HashMap<String, IpAddr> = HashMap::new();
-    let mut number = 0_u64;
-    loop {
-        tokio::select! {
-            () = shutdown.requested() => break,
-            Some(ended) = connections.next_ended(), if !connections.is_empty() => {
-                if let Some(client) = clients.remove(&ended.name) {
-                    open.leave(client);
-                }
-            }
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
-                    accept_failing = false;
-                    let client = peer.ip().to_canonical();
-                    if !shared.knows(client) {
-                        continue;
-                    }
-                    if let Err(why) = open.enter(client) {
-                        shared.turn_away(client, why);
-                        continue;
-                    }
-                    number += 1;
-                    let name = format!("connection {number}");
-                    clients.insert(name.clone(), client);
-                    let reading = connection(Arc::clone(&shared), stream, client, shutdown.clone());
-                    connections.spawn(name, tracing::Span::current(), reading);
-                }
-                Err(error) => {
-                    if !std::mem::replace(&mut accept_failing, true) {
-                        tracing::warn!(%error, "Connection of a client cannot be accepted");
-                    }
-                    shutdown.sleep(ACCEPT_PAUSE).await;
-                }
-            },
+    let stop = shutdown.clone();
+    clients::accept(listener, LIMITS, shutdown, move |stream, client, full| {
+        if !shared.knows(client) {
+            return None;
         }
-    }
-    drop(listener);
-    let _cut_off = connections.drain(Duration::from_millis(SOCKET_STOP_MS_MAX)).await;
+        if let Some(full) = full {
+            shared.turn_away(
+                client,
+                match full {
+                    Full::Client => "its client has too many connections",
+                    Full::All => "there are too many connections",
+                },
+            );
+            return None;
+        }
+        Some(connection(Arc::clone(&shared), stream, client, stop.clone()))
+    })
+    .await;
 }
 
 async fn connection(shared: Arc<Shared>, stream: TcpStream, client: IpAddr, shutdown: Shutdown) {
@@ -287,35 +235,4 @@ impl<S: AsyncRead + Unpin> Reading<S> {
 fn piece<'a>(frame: Frame<'a>, peer: &'a str) -> Piece<'a> {
     let Frame { head, size, at, is_unterminated } = frame;
     Piece { head, size, peer, at: Some(at), is_unterminated, is_cut: false }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn client(number: u8) -> IpAddr {
-        IpAddr::from([10, 0, 0, number])
-    }
-
-    #[test]
-    fn one_client_leaves_room_for_others_and_all_of_them_are_bounded() {
-        let mut open = Open::default();
-        for number in 0..u8::MAX {
-            for _ in 0..SOCKET_CONNECTIONS_PER_CLIENT_MAX {
-                if open.all < SOCKET_CONNECTIONS_MAX {
-                    open.enter(client(number)).unwrap();
-                }
-            }
-            if number == 0 {
-                assert!(open.enter(client(0)).unwrap_err().contains("its client"));
-            }
-        }
-        assert!(open.enter(client(255)).unwrap_err().contains("too many connections"));
-        open.leave(client(0));
-        open.enter(client(255)).unwrap();
-        for _ in 1..SOCKET_CONNECTIONS_PER_CLIENT_MAX {
-            open.leave(client(0));
-        }
-        assert!(!open.of.contains_key(&client(0)));
-    }
 }
