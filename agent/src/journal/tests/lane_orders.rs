@@ -1,5 +1,7 @@
 //! Lanes that are dropped, and lanes that go on as others.
 
+use super::images::build;
+use super::vfs::Disk;
 use super::*;
 use crate::record::id::{LaneName, LaneNumber};
 
@@ -197,4 +199,74 @@ async fn a_lane_that_moves_to_another_source_takes_its_stream_and_positions_alon
     drop((lane, _second));
     let back = journal.move_lane(NAME, target(&lane_spec())).await.unwrap_err();
     assert!(matches!(refusal(&back), LaneOrderError::SourceBegun { .. }), "{back}");
+}
+
+/// What an order is about, as the tables have it.
+const ALL_OF_IT: &str = "
+    SELECT 'stream', number, source, NULL FROM streams
+    UNION ALL SELECT 'lane', lanes.number, name || ' ' || pipeline || ' ' || sink,
+        CASE WHEN dropped_at IS NULL THEN 'runs' ELSE 'dropped' END FROM lanes
+    UNION ALL SELECT 'batches', lane, count(*), NULL FROM batches GROUP BY lane
+    UNION ALL SELECT 'state', lane, count(*), NULL FROM plugin_state GROUP BY lane
+    UNION ALL SELECT 'note', lane, count(*), NULL FROM sink_notes GROUP BY lane
+    UNION ALL SELECT 'loss', lane, first_seq || '-' || last_seq, why FROM losses";
+
+fn all_of_it(directory: &Path) -> String {
+    #[expect(clippy::disallowed_methods, reason = "the test looks at the tables")]
+    let database = rusqlite::Connection::open(directory.join("journal.db")).unwrap();
+    let mut statement = database.prepare(ALL_OF_IT).unwrap();
+    let row = |row: &rusqlite::Row<'_>| {
+        let values = (0..4).map(|at| row.get::<_, rusqlite::types::Value>(at));
+        Ok(format!("{:?}", values.collect::<Result<Vec<_>, _>>()?))
+    };
+    let mut rows = statement.query_map([], row).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
+    rows.sort();
+    rows.join("\n")
+}
+
+/// The power goes at every write and sync of an order, four times each.
+async fn cut_at_every_write(target: Option<LaneTarget>, also_there: &LaneSpec) {
+    let seed = super::images::seed();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let dir = super::drive::scratch();
+    let disk = Disk::watch(dir.path());
+    let (journal, _) = open(dir.path());
+    with_backlog(&journal).await;
+    drop(journal.lane(also_there.clone()).await.unwrap());
+    lanes_of(&journal).await;
+    let before = all_of_it(dir.path());
+    let begin = disk.now();
+    match target.clone() {
+        Some(target) => journal.move_lane(NAME, target).await.map(drop).unwrap(),
+        None => journal.drop_lane(NAME).await.map(drop).unwrap(),
+    }
+    let answered = disk.now();
+    lanes_of(&journal).await;
+    let after = all_of_it(dir.path());
+    assert_ne!(before, after);
+    let events = disk.events();
+    disk.forget();
+    let mut seen = [0; 2];
+    for cut in (begin..=answered).flat_map(|cut| [cut; 4]) {
+        let image = super::drive::scratch();
+        build(&events, cut, &mut random, image.path());
+        let (journal, _) = open(image.path());
+        journal.close().await.unwrap();
+        let found = all_of_it(image.path());
+        let is_after = found == after;
+        assert!(is_after || found == before, "cut {cut} of {begin}..={answered}:\n{found}");
+        assert!(is_after || cut < answered, "it was answered, and is not there");
+        seen[usize::from(is_after)] += 1;
+    }
+    eprintln!("{target:?}: {} writes and syncs, {seen:?} before and after", answered - begin);
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+#[tokio::test]
+async fn an_order_for_a_lane_is_there_as_a_whole_or_not_at_all_wherever_the_power_goes() {
+    let place = spec_of("s", "renamed", "k");
+    cut_at_every_write(Some(target(&place)), &place).await;
+    let elsewhere = spec_of("renamed", "p", "k");
+    cut_at_every_write(Some(target(&elsewhere)), &elsewhere).await;
+    cut_at_every_write(None, &place).await;
 }
