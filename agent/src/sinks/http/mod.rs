@@ -119,6 +119,10 @@ impl SinkBuilder for HttpSinkBuilder {
                 SinkError::new(Class::Unreachable, reason).caused_by(error)
             })?;
         }
+        if let Some(oauth2) = &config.oauth2 {
+            let secret = &oauth2.client_secret;
+            secret.read().map_err(|error| unreadable(secret, CLIENT_SECRET, error))?;
+        }
         Ok(())
     }
 
@@ -411,19 +415,24 @@ fn unanswered(sent: &str, error: &reqwest::Error, is_new: bool) -> SinkError {
     }
 }
 
+/// The key of the one secret that is not read by [`Value`].
+const CLIENT_SECRET: &str = "auth.oauth2.client_secret";
+
 /// A secret as it is now; `key` is what refers to it.
 async fn secret_text(secret: &Secret, key: &str) -> Result<String, SinkError> {
     let owned = secret.clone();
     let read = tokio::task::spawn_blocking(move || owned.read());
     let text = read.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-    let place = || match secret {
+    text.map_err(|error| unreadable(secret, key, error))
+}
+
+fn unreadable(secret: &Secret, key: &str, error: std::io::Error) -> SinkError {
+    let place = match secret {
         Secret::File(path) => path.display().to_string(),
         Secret::Environment { name, .. } => format!("the variable {name}"),
     };
-    text.map_err(|error| {
-        let reason = format!("the secret `{key}` cannot be read from {}", place());
-        SinkError::new(Class::Unreachable, reason).caused_by(error)
-    })
+    let reason = format!("the secret `{key}` cannot be read from {place}");
+    SinkError::new(Class::Unreachable, reason).caused_by(error)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 
 use super::super::{Class, SinkError};
 use super::config::OAuth2Config;
-use super::secret_text;
+use super::{CLIENT_SECRET, secret_text};
 use crate::clock::{Monotonic, SharedClock};
 use crate::limits::{HTTP_ANSWER_BYTES_MAX, HTTP_TOKEN_BYTES_MAX, HTTP_TOKEN_MARGIN_MS_MAX};
 use crate::net::http::observe;
@@ -101,7 +101,7 @@ impl Tokens {
 
     /// Asks with the credentials in the header, which every server must take, or in the body, which some prefer.
     async fn fetch(&self, client: &Client, in_body: &mut bool) -> Result<Token, SinkError> {
-        let secret = secret_text(&self.config.client_secret, "auth.oauth2.client_secret").await?;
+        let secret = secret_text(&self.config.client_secret, CLIENT_SECRET).await?;
         let (status, answer) = self.ask(client, &secret, *in_body).await?;
         if status.is_success() {
             return self.token(answer);

@@ -113,6 +113,19 @@ async fn without_a_token_nothing_is_sent_and_no_secret_is_shown() {
 }
 
 #[tokio::test]
+async fn a_client_secret_that_cannot_be_read_is_told_before_the_sink_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("secret");
+    let keys = oauth2("http://127.0.0.1:9/token")
+        .replace("{ env = \"CANARY\" }", &format!("{{ file = \"{}\" }}", path.display()));
+    let fixture = fixture("http://127.0.0.1:9/", &keys);
+    let error = fixture.builder.check().unwrap_err();
+    assert!(error.reason.contains("`auth.oauth2.client_secret` cannot be read from"), "{error}");
+    std::fs::write(&path, CANARY).unwrap();
+    fixture.builder.check().unwrap();
+}
+
+#[tokio::test]
 async fn a_token_endpoint_that_is_silent_is_told_from_a_silent_destination() {
     let tokens = always(Reply::Stall);
     let server = always(status(200));
