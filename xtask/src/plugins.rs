@@ -22,6 +22,7 @@ pub(crate) const GUESTS: &[&str] = &[
     "sample",
     "test-guests",
     "test-hostile",
+    "test-serde-json",
     "test-sink",
     "webhook",
     "window",

@@ -3,9 +3,11 @@
 //! A compiler's heap never comes back, so the agent does not compile in its own process. What is kept is machine code that
 //! the agent will run, hence the folder belongs to the agent alone (mode 0700), and a file in it counts only when
 //! 1. it is opened without following a link, is a regular file of the agent's own user, and nobody else may write it;
-//! 2. its SHA-256, taken over the very bytes that are then used, is the one in the journal.
+//! 2. its SHA-256, taken through the descriptor through which it is then mapped, is the one in the journal.
 //!
-//! Whatever else is found is compiled anew. A file's name is the component's SHA-256 and what distinguishes engines.
+//! Whatever else is found is compiled anew. A file's name is the component's SHA-256 and what distinguishes engines. It is mapped,
+//! not read, so that only what a plugin runs of it is in RAM; a file that is replaced or removed stays what it was where it is
+//! mapped.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
@@ -18,6 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
+use sha2::{Digest as _, Sha256};
 use tracing::{info, warn};
 
 use super::error::PluginError;
@@ -29,6 +32,8 @@ use crate::limits::{COMPILE_MS_MAX, COMPILE_THREADS_MAX, COMPILED_BYTES_MAX, COM
 const POLL: Duration = Duration::from_millis(10);
 /// What is kept of a child's error.
 const CHILD_STDERR_BYTES_MAX: u64 = 4096;
+/// Read at once of a file that is hashed.
+const READ_BYTES: usize = 64 << 10;
 const CODE_EXTENSION: &str = "code";
 const PART_EXTENSION: &str = "part";
 
@@ -55,10 +60,10 @@ impl CompiledStore {
     }
 
     /// The machine code of a component, when it is in the folder and is what was written.
-    pub(super) fn find(&self, component: [u8; 32]) -> Option<Vec<u8>> {
+    pub(super) fn find(&self, component: [u8; 32]) -> Option<File> {
         let key = self.key(component);
         let path = self.path(&key);
-        match read_own(&path) {
+        match open_own(&path) {
             Ok((code, digest)) if self.options.digests.get(&key) == Some(digest) => Some(code),
             Ok(_) => {
                 warn!(path = %path.display(), "A compiled plugin is not what was written, and is compiled anew");
@@ -73,7 +78,7 @@ impl CompiledStore {
     }
 
     /// Compiles a component in a child and takes the code into the folder, in place of what may be there.
-    pub(super) fn compile(&self, path: &Path, component: [u8; 32]) -> Result<Vec<u8>, PluginError> {
+    pub(super) fn compile(&self, path: &Path, component: [u8; 32]) -> Result<File, PluginError> {
         let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         info!(plugin = %path.display(), "Compiling a plugin");
         let started = self.options.clock.monotonic();
@@ -118,8 +123,8 @@ impl CompiledStore {
     }
 
     /// Takes what the child wrote into the folder.
-    fn keep(&self, part: &Path, key: &str) -> io::Result<Vec<u8>> {
-        let (code, digest) = read_own(part)?;
+    fn keep(&self, part: &Path, key: &str) -> io::Result<File> {
+        let (code, digest) = open_own(part)?;
         fs::rename(part, self.path(key))?;
         File::open(&self.options.store_dir)?.sync_all()?;
         if let Err(error) = self.options.digests.put(key, digest) {
@@ -193,8 +198,8 @@ fn remove_old(path: &Path) {
     }
 }
 
-/// Reads a file of our own through one descriptor, with its SHA-256.
-fn read_own(path: &Path) -> io::Result<(Vec<u8>, [u8; 32])> {
+/// Opens a file of our own, with its SHA-256.
+fn open_own(path: &Path) -> io::Result<(File, [u8; 32])> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
@@ -207,10 +212,16 @@ fn read_own(path: &Path) -> io::Result<(Vec<u8>, [u8; 32])> {
     if metadata.len() > COMPILED_BYTES_MAX {
         return Err(io::Error::other("it is too large"));
     }
-    let mut code = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
-    file.take(COMPILED_BYTES_MAX).read_to_end(&mut code)?;
-    let digest = sha256(&code);
-    Ok((code, digest))
+    let mut hasher = Sha256::new();
+    let mut chunk = vec![0; READ_BYTES];
+    let mut rest = (&file).take(COMPILED_BYTES_MAX);
+    loop {
+        match rest.read(&mut chunk)? {
+            0 => break,
+            read => hasher.update(chunk.get(..read).unwrap_or_default()),
+        }
+    }
+    Ok((file, hasher.finalize().into()))
 }
 
 /// Waits for a child, for so long; then it is killed. The error is what it said, or how it ended.

@@ -49,6 +49,9 @@ pub(super) fn engine() -> Result<Engine, PluginError> {
         .memory_init_cow(true)
         // Names of a guest's functions in a trap are of no use to the operator, and their tables are not small.
         .generate_address_map(false)
+        .wasm_backtrace_max_frames(None)
+        // Nothing unwinds through a guest: it traps. Registering the tables is a part of what loading takes.
+        .native_unwind_info(false)
         .parallel_compilation(true);
     Engine::new(&config).map_err(PluginError::engine)
 }

@@ -35,6 +35,8 @@ mod wasi_stub;
 
 use std::error::Error;
 use std::fmt;
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -247,14 +249,14 @@ impl PluginHost {
         role: Role,
     ) -> Result<Component, PluginError> {
         if let Some(code) = self.store.find(digest)
-            && let Ok(component) = self.deserialize(&code)
+            && let Ok(component) = self.map(&code)
         {
             return Ok(component);
         }
         let inspected = inspect::inspect_bytes(bytes, Some(role));
         inspected.map_err(|problems| PluginError::Unfit { path: path.to_owned(), problems })?;
         let code = self.store.compile(path, digest)?;
-        self.deserialize(&code).map_err(PluginError::engine)
+        self.map(&code).map_err(PluginError::engine)
     }
 
     /// Code that an operator has compiled with `plugin compile` and pinned.
@@ -266,16 +268,25 @@ impl PluginHost {
         if config.sha256.is_none() {
             return Err(PluginError::unfit(&config.plugin, COMPILED_WITHOUT_PIN));
         }
-        self.deserialize(code).map_err(|error| {
+        self.copy(code).map_err(|error| {
             let problem = format!("it was compiled for another version of the agent or another machine: {error:#}; compile it again");
             PluginError::unfit(&config.plugin, problem)
         })
     }
 
+    /// Takes code from the store. It is mapped through the descriptor through which it was hashed.
     #[expect(unsafe_code, reason = "machine code can only be believed, not checked")]
-    fn deserialize(&self, code: &[u8]) -> wasmtime::Result<Component> {
-        // SAFETY: the bytes are what `precompile_component` made. Those of the store were read once, and their SHA-256 is the one
-        // that was stored when this agent's own child had written them; those of an operator have the SHA-256 that the config pins.
+    fn map(&self, code: &File) -> wasmtime::Result<Component> {
+        let path = format!("/proc/self/fd/{}", code.as_raw_fd());
+        // SAFETY: the file is what `precompile_component` made: its SHA-256 is the one that was stored when this agent's own child
+        // had written it. It stays so: nobody but the agent's user can reach or write it, and the agent never writes one again.
+        unsafe { Component::deserialize_file(&self.engine, path) }
+    }
+
+    /// Takes code that an operator has compiled. It is copied: the file may change at any time.
+    #[expect(unsafe_code, reason = "machine code can only be believed, not checked")]
+    fn copy(&self, code: &[u8]) -> wasmtime::Result<Component> {
+        // SAFETY: the bytes are what `precompile_component` made: they have the SHA-256 that the config pins.
         unsafe { Component::deserialize(&self.engine, code) }
     }
 }

@@ -8,6 +8,7 @@ mod path;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -103,9 +104,14 @@ pub fn to_text<T: Serialize + ?Sized>(value: &T) -> String {
 /// A JSON object whose fields are kept as they are written.
 #[derive(Debug, Clone, Default)]
 pub struct Object<'a> {
-    fields: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// What it was read from.
+    text: &'a str,
+    fields: Vec<Field<'a>>,
     length: usize,
 }
+
+/// A name and the JSON text of its value.
+type Field<'a> = (Cow<'a, str>, Cow<'a, str>);
 
 impl<'a> Object<'a> {
     /// Reads a payload that is one JSON object.
@@ -115,7 +121,7 @@ impl<'a> Object<'a> {
     pub fn parse(payload: &'a [u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(payload).map_err(|_| "not UTF-8".to_owned())?;
         let mut deserializer = serde_json::Deserializer::from_str(text);
-        let read = deserializer.deserialize_map(ObjectVisitor(payload.len()));
+        let read = deserializer.deserialize_map(ObjectVisitor(text));
         read.and_then(|object| deserializer.end().map(|()| object))
             .map_err(|error| format!("no JSON object: {}", reason(&error)))
     }
@@ -151,16 +157,18 @@ impl<'a> Object<'a> {
     /// Puts a field whose value is JSON text in the place of `old`, or at the end. No second field has one of these names then.
     fn place(&mut self, old: &str, name: &str, value: Cow<'a, str>) {
         self.length += name.len() + value.len() + 4;
-        let place = self.position(old);
-        let mut at = 0;
-        self.fields.retain(|(key, _)| {
-            at += 1;
-            (key != old && key != name) || place == Some(at - 1)
-        });
+        let is_one = |key: &str| key == old || key == name;
         let field = (Cow::Owned(name.to_owned()), value);
-        match self.position(old) {
-            Some(at) => self.fields[at] = field,
-            None => self.fields.push(field),
+        let Some(at) = self.position(old) else {
+            self.fields.retain(|(key, _)| !is_one(key));
+            self.fields.push(field);
+            return;
+        };
+        self.fields[at] = field;
+        let mut others = self.fields.iter().enumerate();
+        if others.any(|(other, (key, _))| other != at && is_one(key)) {
+            let mut other = 0..;
+            self.fields.retain(|(key, _)| other.next() == Some(at) || !is_one(key));
         }
     }
 
@@ -180,24 +188,64 @@ impl<'a> Object<'a> {
         self.write().into_bytes()
     }
 
+    /// What stands behind each other in the text, as it is to stand, is copied at once.
     fn write(&self) -> String {
         let mut out = String::with_capacity(self.length + 2);
-        for (at, (name, value)) in self.fields.iter().enumerate() {
-            out.push(if at == 0 { '{' } else { ',' });
-            write_name(&mut out, name);
-            out.push(':');
-            out.push_str(value);
+        out.push('{');
+        let mut run = 0..0;
+        for field in &self.fields {
+            let written = self.as_written(field).unwrap_or(0..0);
+            if !run.is_empty() && written.start == run.end + 1 {
+                run.end = written.end;
+                continue;
+            }
+            self.copy(&mut out, run);
+            if written.is_empty() {
+                begin_field(&mut out);
+                write_name(&mut out, &field.0);
+                out.push(':');
+                out.push_str(&field.1);
+            }
+            run = written;
         }
-        if self.fields.is_empty() {
-            out.push('{');
-        }
+        self.copy(&mut out, run);
         out.push('}');
         out
+    }
+
+    fn copy(&self, out: &mut String, run: Range<usize>) {
+        if !run.is_empty() {
+            begin_field(out);
+            out.push_str(self.text.get(run).unwrap_or_default());
+        }
+    }
+
+    /// Where a field stands in the text, when it stands there as it is, without white space between name and value.
+    fn as_written(&self, field: &Field<'a>) -> Option<Range<usize>> {
+        let (Cow::Borrowed(name), Cow::Borrowed(value)) = field else { return None };
+        let name = place_in(self.text, name)?;
+        let value = place_in(self.text, value)?;
+        (name.start > 0 && value.start == name.end + "\":".len())
+            .then(|| name.start - "\"".len()..value.end)
     }
 
     fn position(&self, name: &str) -> Option<usize> {
         self.fields.iter().position(|(key, _)| key == name)
     }
+}
+
+/// Separates a field from the one in front of it.
+fn begin_field(out: &mut String) {
+    if out.len() > "{".len() {
+        out.push(',');
+    }
+}
+
+/// Where a part of a text lies in it.
+fn place_in(text: &str, part: &str) -> Option<Range<usize>> {
+    let start = (part.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
+    let end = start + part.len();
+    (end <= text.len()).then_some(start..end)
 }
 
 fn write_name(out: &mut String, name: &str) {
@@ -210,9 +258,9 @@ fn write_name(out: &mut String, name: &str) {
     out.push('"');
 }
 
-struct ObjectVisitor(usize);
+struct ObjectVisitor<'de>(&'de str);
 
-impl<'de> Visitor<'de> for ObjectVisitor {
+impl<'de> Visitor<'de> for ObjectVisitor<'de> {
     type Value = Object<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -225,7 +273,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
             let value: &RawValue = map.next_value()?;
             fields.push((name, Cow::Borrowed(value.get())));
         }
-        Ok(Object { fields, length: self.0 })
+        Ok(Object { text: self.0, fields, length: self.0.len() })
     }
 }
 
@@ -273,6 +321,31 @@ mod tests {
             out,
             r#"{"z":2.5,"b\"é":[1, {"x":2}],"n":12345678901234567890123,"c":"new","d":true}"#
         );
+    }
+
+    #[test]
+    fn what_stands_as_it_is_to_be_written_is_copied_and_the_rest_is_put_between() {
+        let text = r#"{"a":1,"b": 2,"c":3, "d":4,"e\n":5,"f":6,"g":"é","h":8}"#;
+        let mut object = Object::parse(text.as_bytes()).unwrap();
+        assert_eq!(
+            object.write(),
+            r#"{"a":1,"b":2,"c":3,"d":4,"e\n":5,"f":6,"g":"é","h":8}"#,
+            "white space between fields goes"
+        );
+        object.remove("f");
+        assert_eq!(object.write(), r#"{"a":1,"b":2,"c":3,"d":4,"e\n":5,"g":"é","h":8}"#);
+        object.remove("a");
+        object.replace("h", "i", &0);
+        object.set("z", "");
+        assert_eq!(object.write(), r#"{"b":2,"c":3,"d":4,"e\n":5,"g":"é","i":0,"z":""}"#);
+        for name in ["b", "c", "d", "e\n", "g", "i", "z"] {
+            object.remove(name);
+        }
+        assert_eq!(object.write(), "{}");
+        // A value and a name that stand in another order than they did.
+        let mut object = Object::parse(br#"{"a":1,"b":2}"#).unwrap();
+        object.fields.swap(0, 1);
+        assert_eq!(object.write(), r#"{"b":2,"a":1}"#);
     }
 
     #[test]

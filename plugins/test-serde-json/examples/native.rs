@@ -1,8 +1,9 @@
-//! What the transform costs without WebAssembly: `native LINES.ndjson SECONDS` prints nanoseconds of CPU time a record.
+//! What a transform costs without WebAssembly: `native NAME LINES.ndjson SECONDS` prints nanoseconds of CPU time a record.
 
 use std::time::Duration;
 
-use clean::{Clean, Config};
+use clean::Clean;
+use test_serde_json::Plain;
 use waystation_plugin::{Header, Place, Record, Transform};
 
 /// As many as the agent hands over in the batch that is compared.
@@ -10,25 +11,38 @@ const BATCH: usize = 100;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().ok_or("clean or test-serde-json")?;
     let lines = std::fs::read_to_string(arguments.next().ok_or("a file of lines")?)?;
     let time = Duration::from_secs_f64(arguments.next().ok_or("seconds")?.parse()?);
     let records: Vec<_> = lines.lines().zip(1..).map(|(line, seq)| record(seq, line)).collect();
+    let nanoseconds = match name.as_str() {
+        "clean" => measure::<Clean>(&records, time)?,
+        "test-serde-json" => measure::<Plain>(&records, time)?,
+        _ => return Err(format!("there is no {name}").into()),
+    };
+    println!("{nanoseconds}");
+    Ok(())
+}
+
+fn measure<T: Transform>(
+    records: &[Record],
+    time: Duration,
+) -> Result<f64, Box<dyn std::error::Error>> {
     let name = || "bench".to_owned();
     let place = Place { agent: name(), source: name(), pipeline: name(), sink: name() };
-    let mut clean = Clean::new(Config::default(), place)?;
+    let mut transform = T::new(waystation_plugin::json::parse(b"{}")?, place)?;
     let (mut spent, mut count) = (Duration::ZERO, 0_u32);
     while spent < time {
         for batch in records.chunks(BATCH) {
             // The copies are not part of it: in the agent the host makes them.
             let batch = batch.to_vec();
             let begun = cpu_time()?;
-            let outcomes = clean.process(0, batch).map_err(|error| format!("{error:?}"))?;
+            let outcomes = transform.process(0, batch).map_err(|error| format!("{error:?}"))?;
             spent += cpu_time()? - begun;
             count += u32::try_from(std::hint::black_box(outcomes).len())?;
         }
     }
-    println!("{}", spent.as_secs_f64() * 1e9 / f64::from(count));
-    Ok(())
+    Ok(spent.as_secs_f64() * 1e9 / f64::from(count))
 }
 
 fn record(seq: u64, line: &str) -> Record {
