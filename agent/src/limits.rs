@@ -123,6 +123,8 @@ pub const FILES_UNREAD_NAMED_MAX: usize = 20;
 pub const APPENDS_PENDING_MAX: usize = 64;
 /// Bytes of appends that a source keeps until they are durable, when it cannot read them again; one is always let through.
 pub const APPENDS_KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Headers and properties of a foreign message that become headers of its record; more are left out.
+pub const FOREIGN_HEADERS_MAX: usize = 64;
 
 /// Largest MQTT packet that is read where `record_bytes_max` asks for less: a payload over that limit has to be read to be cut,
 /// kept or counted. One over this ends the connection, before it is read.
@@ -139,8 +141,6 @@ pub const MQTT_RECEIVE_MAX: u16 = 1024;
 pub const MQTT_TOPICS_MAX: usize = 256;
 /// Most bytes of an MQTT client id.
 pub const MQTT_CLIENT_ID_BYTES_MAX: usize = 256;
-/// User properties of one MQTT message that become headers; more are left out.
-pub const MQTT_PROPERTIES_MAX: usize = 64;
 /// How long connecting to an MQTT broker may take, TLS included, and its answer to CONNECT.
 pub const MQTT_CONNECT_MS_MAX: u64 = 10_000;
 /// How long a broker may take to answer SUBSCRIBE.
@@ -161,6 +161,25 @@ pub const FILE_WRITE_BYTES: usize = 128 * 1024;
 pub const NATS_SUBJECT_BYTES_MAX: usize = 3 * 1024;
 /// Messages that a lookup in a stream asks for at once.
 pub const NATS_LOOKUP_MESSAGES: usize = 1000;
+/// Messages of one NATS subscription that wait in the client; of what is not asked for piece by piece more are dropped.
+pub const NATS_SUBSCRIPTION_MESSAGES_MAX: usize = 4 * 1024;
+/// Messages that a source has asked a consumer for and has not answered.
+pub const NATS_UNANSWERED_MAX: usize = 2 * 1024;
+/// Bytes that one request to a consumer asks for; more only where the server lets a single message be larger. A source that
+/// holds so many bytes which the journal does not take asks for none.
+pub const NATS_FETCH_BYTES: usize = 4 * 1024 * 1024;
+/// How long a request to a consumer stands.
+pub const NATS_FETCH_MS: u64 = 30_000;
+/// How often the server says that a request stands; twice without a word ends the session.
+pub const NATS_HEARTBEAT_MS: u64 = 5_000;
+/// Pieces of the set of sequences that are stored above one that is not. What would make one more is not taken; it comes again.
+pub const NATS_STORED_PIECES_MAX: usize = 512;
+/// Subjects of one core subscription.
+pub const NATS_SUBJECTS_MAX: usize = 256;
+/// Bytes of a core subscription that wait for the journal; what comes then is dropped, and counted.
+pub const NATS_WAITING_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How long a NATS source that is to end waits for a journal that takes nothing.
+pub const NATS_STOP_MS_MAX: u64 = 2_000;
 /// Commands that may wait for a NATS connection, and publishes that may wait for an answer, over all lanes of a sink.
 pub const NATS_COMMANDS_MAX: usize = 16 * 1024;
 
@@ -438,6 +457,10 @@ const _: () = assert!(RECORD_BYTES_MAX < u32::MAX as usize);
 // A datagram over IPv6 has at most so many bytes beside its header.
 const _: () = assert!(DATAGRAM_BYTES_MAX > 65_527);
 const _: () = assert!(SOCKET_APPEND_BYTES + SOCKET_READ_BYTES < CHUNK_BYTES_MAX);
+// All that a source has asked for fits where it waits, beside what the server says of the requests.
+const _: () = assert!(2 * NATS_UNANSWERED_MAX <= NATS_SUBSCRIPTION_MESSAGES_MAX);
+// A piece is at most two numbers of 20 digits, with their commas.
+const _: () = assert!(NATS_STORED_PIECES_MAX * 42 < POSITIONS_BYTES_MAX / 2);
 // MQTT says lengths in 28 bits.
 const _: () = assert!(RECORD_BYTES_MAX + MQTT_BESIDE_BYTES_MAX < 1 << 28);
 // The largest order: a page of ids, and a note in which every byte is escaped.

@@ -179,6 +179,26 @@ fn sources(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Result
         "Requests of producers that were answered with an error since this run began",
         each(|source| source.refused),
     )?;
+    of_kinds(families, sources)?;
+    families.gauge(
+        "source_head_records",
+        "Seq of the newest record in the journal, of all runs",
+        each(|source| source.head),
+    )?;
+    families.gauge(
+        "source_state",
+        "1 for the state that the source is in",
+        sources.iter().flat_map(|source| {
+            SOURCE_STATES.map(|state| {
+                let labels = [("source", source.id.as_str()), ("state", state)];
+                (labels, u64::from(source.state.as_str() == state))
+            })
+        }),
+    )
+}
+
+/// What only some kinds of source count.
+fn of_kinds(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Result {
     families.counter(
         "source_mqtt_sessions_lost",
         "Sessions that the broker should have kept and has not, since this run began",
@@ -201,20 +221,19 @@ fn sources(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Result
         "Datagrams that the kernel has dropped, as they came faster than they were taken",
         of_sockets(|source| source.datagrams_dropped, &["udp", "syslog"]),
     )?;
-    families.gauge(
-        "source_head_records",
-        "Seq of the newest record in the journal, of all runs",
-        each(|source| source.head),
+    let of_nats = |value: fn(&SourceStatus) -> u64| {
+        let sources = sources.iter().filter(|source| source.kind == "nats");
+        sources.map(move |source| ([("source", source.id.as_str())], value(source)))
+    };
+    families.counter(
+        "source_nats_messages_known",
+        "Messages that were delivered again and were stored already, since this run began",
+        of_nats(|source| source.messages_known),
     )?;
-    families.gauge(
-        "source_state",
-        "1 for the state that the source is in",
-        sources.iter().flat_map(|source| {
-            SOURCE_STATES.map(|state| {
-                let labels = [("source", source.id.as_str()), ("state", state)];
-                (labels, u64::from(source.state.as_str() == state))
-            })
-        }),
+    families.counter(
+        "source_nats_messages_dropped",
+        "Messages of a subscription without JetStream that the journal has not taken, since this run began",
+        of_nats(|source| source.messages_dropped),
     )
 }
 

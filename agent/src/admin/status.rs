@@ -178,6 +178,12 @@ pub struct SourceView {
     pub turned_away: u64,
     /// Datagrams that the kernel has dropped.
     pub datagrams_dropped: u64,
+    /// Messages that were delivered again and were stored already.
+    #[serde(default)]
+    pub messages_known: u64,
+    /// Messages of a NATS subscription without JetStream that the journal has not taken.
+    #[serde(default)]
+    pub messages_dropped: u64,
     /// Seq of its newest record, of all runs.
     pub head: u64,
 }
@@ -507,6 +513,8 @@ impl SourceView {
             sessions_lost: source.sessions_lost,
             turned_away: source.turned_away,
             datagrams_dropped: source.datagrams_dropped,
+            messages_known: source.messages_known,
+            messages_dropped: source.messages_dropped,
             head: source.head,
         }
     }

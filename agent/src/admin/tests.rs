@@ -113,6 +113,8 @@ fn sources(since: Timestamp) -> Vec<SourceStatus> {
             sessions_lost: 0,
             turned_away: 0,
             datagrams_dropped: 0,
+            messages_known: 0,
+            messages_dropped: 0,
             head: 4500,
         },
         SourceStatus {
@@ -126,6 +128,8 @@ fn sources(since: Timestamp) -> Vec<SourceStatus> {
             sessions_lost: 3,
             turned_away: 0,
             datagrams_dropped: 0,
+            messages_known: 0,
+            messages_dropped: 0,
             head: 0,
         },
         SourceStatus {
@@ -139,6 +143,8 @@ fn sources(since: Timestamp) -> Vec<SourceStatus> {
             sessions_lost: 0,
             turned_away: 5,
             datagrams_dropped: 6,
+            messages_known: 0,
+            messages_dropped: 0,
             head: 21,
         },
     ]

@@ -134,7 +134,12 @@ pub fn plan(
             if old != new {
                 because.push(format!("sources.{}", new.id));
             }
-            if net && matches!(&new.kind, SourceKind::Mqtt(mqtt) if mqtt.url.tls) {
+            let uses_net = match &new.kind {
+                SourceKind::Mqtt(mqtt) => mqtt.url.tls,
+                SourceKind::Nats(_) => true,
+                _ => false,
+            };
+            if net && uses_net {
                 because.push("net".to_owned());
             }
             restarted_if(!because.is_empty(), || because)

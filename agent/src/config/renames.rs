@@ -11,6 +11,7 @@ use crate::record::id::{PipelineId, SinkId, SourceId};
 use crate::settings::{Complaint, Problem, Severity};
 use crate::sinks::config::SinkKind;
 use crate::sources::config::SourceKind;
+use crate::sources::nats::config::From;
 
 /// A lane of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +104,17 @@ impl Alike<'_> {
             (Some(SourceKind::Mqtt(old)), Some(SourceKind::Mqtt(new))) => {
                 let topics: BTreeSet<_> = old.topics.iter().collect();
                 old.url == new.url && new.topics.iter().any(|topic| topics.contains(topic))
+            }
+            (Some(SourceKind::Nats(old)), Some(SourceKind::Nats(new))) => {
+                match (&old.from, &new.from) {
+                    (From::Stream { stream: old, .. }, From::Stream { stream: new, .. }) => {
+                        old == new
+                    }
+                    (From::Subjects { subjects: old }, From::Subjects { subjects: new }) => {
+                        new.iter().any(|subject| old.contains(subject))
+                    }
+                    _ => false,
+                }
             }
             (
                 Some(SourceKind::Syslog(old) | SourceKind::Tcp(old) | SourceKind::Udp(old)),

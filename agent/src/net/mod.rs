@@ -7,6 +7,7 @@ pub mod http;
 pub mod listen;
 pub mod nats;
 pub mod reach;
+pub mod servers;
 pub mod stream;
 pub mod tls;
 pub mod tls_server;

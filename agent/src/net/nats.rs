@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::tls::ClientTls;
 use crate::backoff::{Backoff, Jitter};
 use crate::error_chain::Chain;
-use crate::limits::NATS_COMMANDS_MAX;
+use crate::limits::{NATS_COMMANDS_MAX, NATS_SUBSCRIPTION_MESSAGES_MAX};
 use crate::secret::Secret;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,6 +54,8 @@ pub struct LinkState {
     pub refusals: u64,
     /// Times that no server could be connected to.
     pub failures: u64,
+    /// Messages, at least, that came faster than they were taken and were dropped by the client.
+    pub overruns: u64,
     /// What went wrong last, since the session began or the one before ended.
     pub last_error: Option<String>,
 }
@@ -126,6 +128,7 @@ impl NatsLink {
             .connection_timeout(CONNECT_TIMEOUT)
             .ping_interval(PING_INTERVAL)
             .client_capacity(NATS_COMMANDS_MAX)
+            .subscription_capacity(NATS_SUBSCRIPTION_MESSAGES_MAX)
             .reconnect_delay_callback(move |attempts| {
                 backoff.wait(u32::try_from(attempts).unwrap_or(u32::MAX))
             })
@@ -207,7 +210,8 @@ impl Notes {
                         state.last_error = Some(self.explain(error));
                     }
                 }
-                Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {}
+                Event::SlowConsumer(_) => state.overruns += 1,
+                Event::LameDuckMode | Event::Draining => {}
             }
             *state != before
         });

@@ -7,6 +7,7 @@ use super::file::config::FileSourceConfig;
 use super::http::config::HttpSourceConfig;
 use super::metrics::config::MetricsSourceConfig;
 use super::mqtt::config::MqttSourceConfig;
+use super::nats::config::NatsSourceConfig;
 use super::socket::config::SocketSourceConfig;
 use crate::limits::{RECORD_BYTES_MAX, RECORD_BYTES_MAX_DEFAULT, SUBJECT_BYTES_MAX};
 use crate::record::id::SourceId;
@@ -68,6 +69,8 @@ pub enum SourceKind {
     Metrics(MetricsSourceConfig),
     /// Messages of an MQTT broker.
     Mqtt(Box<MqttSourceConfig>),
+    /// Messages of NATS.
+    Nats(Box<NatsSourceConfig>),
     /// Lines of standard input.
     Stdin(StdinSourceConfig),
     /// Syslog messages.
@@ -88,6 +91,7 @@ impl SourceKind {
             Self::Http(_) => "http",
             Self::Metrics(_) => "metrics",
             Self::Mqtt(_) => "mqtt",
+            Self::Nats(_) => "nats",
             Self::Stdin(_) => "stdin",
             Self::Syslog(_) => "syslog",
             Self::Tcp(_) => "tcp",
@@ -112,13 +116,14 @@ const KINDS: &[Kind<SourceKind>] = &[
     Kind { name: "http", read: HttpSourceConfig::read },
     Kind { name: "metrics", read: MetricsSourceConfig::read },
     Kind { name: "mqtt", read: MqttSourceConfig::read },
+    Kind { name: "nats", read: NatsSourceConfig::read },
     Kind { name: "stdin", read: StdinSourceConfig::read },
     Kind { name: "syslog", read: SocketSourceConfig::read_syslog },
     Kind { name: "tcp", read: SocketSourceConfig::read_tcp },
     Kind { name: "udp", read: SocketSourceConfig::read_udp },
 ];
 
-const KINDS_LATER: &[&str] = &["nats", "journald"];
+const KINDS_LATER: &[&str] = &["journald"];
 
 impl SourceConfig {
     /// Reads `[sources.ID]`. `None` when something is missing, which was reported.

@@ -1,6 +1,7 @@
 //! Why a source ends without having been asked to.
 
 use super::mqtt::MqttError;
+use super::nats::NatsSourceError;
 use crate::journal::AppendError;
 use crate::record::id::SourceId;
 use crate::record::template::TemplateError;
@@ -76,6 +77,15 @@ pub enum SourceError {
         /// Why.
         #[source]
         error: MqttError,
+    },
+    /// The server cannot be reached, refuses something, or gives no messages any more.
+    #[error("source {source_id} gets no messages of NATS")]
+    Nats {
+        /// The source.
+        source_id: SourceId,
+        /// Why.
+        #[source]
+        error: NatsSourceError,
     },
     /// The thread that reads has panicked.
     #[error("the reading thread of source {source_id} died")]

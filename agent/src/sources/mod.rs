@@ -1,7 +1,7 @@
 //! Sources bring records in. They know the journal's [`Appender`] and nothing of lanes, pipelines or sinks.
 //!
 //! A source moves its positions in the same append as the records that it has read; so a crash neither repeats nor skips a
-//! record. One whose producer waits for an answer (MQTT) gives it when the append is durable. When an append fails, nothing after it was taken: the run ends with the error, and the next one begins at the
+//! record. One whose producer waits for an answer (MQTT, JetStream) gives it when the append is durable. When an append fails, nothing after it was taken: the run ends with the error, and the next one begins at the
 //! positions that are durable. Standard input has no positions: it keeps what is not durable yet and hands it in again.
 //!
 //! Lines (files and standard input) end at `\n`, which is not part of the record. All other bytes stay as they are, also
@@ -13,9 +13,12 @@ mod error;
 mod feed;
 pub mod file;
 mod generate;
+mod headers;
 pub mod http;
+mod intake;
 pub mod metrics;
 pub mod mqtt;
+pub mod nats;
 pub mod socket;
 mod stdin;
 
@@ -83,6 +86,10 @@ pub struct SourceCounters {
     pub files_lost: AtomicU64,
     /// Sessions that a broker should have kept and has not.
     pub sessions_lost: AtomicU64,
+    /// Messages that a consumer has delivered again, and that were stored already.
+    pub messages_known: AtomicU64,
+    /// Messages that nobody can send again and that the journal has not taken.
+    pub messages_dropped: AtomicU64,
     /// Connections and datagrams of those who may not send, and connections beyond the limits.
     pub turned_away: AtomicU64,
     /// Datagrams that the kernel has dropped.
@@ -137,6 +144,7 @@ pub fn build(
         SourceKind::Http(http) => Box::new(http::HttpSource::new(id, http, options)?),
         SourceKind::Metrics(made) => Box::new(metrics::MetricsSource::new(id, made, options)?),
         SourceKind::Mqtt(mqtt) => Box::new(mqtt::MqttSource::new(id, mqtt, options)?),
+        SourceKind::Nats(nats) => Box::new(nats::NatsSource::new(id, nats, options)?),
         SourceKind::Syslog(socket) | SourceKind::Tcp(socket) | SourceKind::Udp(socket) => {
             Box::new(socket::SocketSource::new(id, socket, options)?)
         }

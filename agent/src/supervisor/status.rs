@@ -121,6 +121,10 @@ pub struct SourceStatus {
     pub turned_away: u64,
     /// Datagrams that the kernel has dropped.
     pub datagrams_dropped: u64,
+    /// Messages that were delivered again and were stored already.
+    pub messages_known: u64,
+    /// Messages of a core subscription that the journal has not taken.
+    pub messages_dropped: u64,
     /// Its newest record, of all runs.
     pub head: u64,
 }

@@ -38,6 +38,8 @@ mod journal;
 mod lanes;
 /// A real MQTT broker that dies, forgets, refuses, and delivers twice.
 mod mqtt;
+/// JetStream streams and NATS subjects as a source: what was acknowledged is there once.
+mod nats_source;
 /// Orders to a running agent, and what an operator sees of dead letters and holds.
 mod operator;
 /// All destinations away for a while.

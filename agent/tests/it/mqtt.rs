@@ -10,7 +10,10 @@ use rumqttc::{Event, Packet, QoS};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::support::agent::{Agent, Home, files_below};
+use super::support::agent::{Agent, Home};
+use super::support::arrivals::{
+    arrived, header, home_with, payload, the_source, wait_arrived, wait_failed, wait_state,
+};
 use super::support::certificates::{Authority, replace};
 use super::support::mqtt::{Broker, free_port};
 use super::support::{LONG, seed, size, wait_for};
@@ -20,75 +23,12 @@ const VERSIONS: [&str; 2] = ["3.1.1", "5"];
 /// Who reads from a broker in these tests.
 const CLIENT: &str = "waystation-gw-in";
 
-/// An agent with these sources, and all that comes in in files of JSON lines.
-fn home_with(sources: &str, names: &str, more: &str) -> Home {
-    Home::new(&format!(
-        r#"
-        [agent]
-        id = "gw"
-        data_dir = "{{dir}}/data"
-        {sources}
-        [sinks.out]
-        type = "file"
-        root = "{{dir}}/out"
-        format = "json"
-        batch = {{ linger = "20ms" }}
-        retry = {{ backoff = "20ms", backoff_max = "200ms" }}
-        {more}
-        [pipelines.p]
-        sources = [{names}]
-        sinks = ["out"]
-        "#
-    ))
-}
-
 fn source(url: &str, keys: &str) -> String {
     format!("[sources.in]\ntype = \"mqtt\"\nurl = \"{url}\"\n{keys}\n")
 }
 
 fn home(url: &str, keys: &str) -> Home {
     home_with(&source(url, keys), "\"in\"", "")
-}
-
-/// All records that have arrived, in the order of their files.
-fn arrived(home: &Home) -> Vec<Value> {
-    let out = home.path("out");
-    let names = files_below(&out).into_iter();
-    let names = names.filter(|name| !name.file_name().unwrap().to_str().unwrap().starts_with('.'));
-    let texts: Vec<_> =
-        names.map(|name| std::fs::read_to_string(out.join(name)).unwrap()).collect();
-    let lines = texts.iter().flat_map(|text| text.lines());
-    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn payload(record: &Value) -> &str {
-    record["payload"].as_str().unwrap()
-}
-
-fn header<'r>(record: &'r Value, name: &str) -> Option<&'r str> {
-    let headers = record["headers"].as_array().unwrap().iter();
-    headers.filter(|pair| pair[0] == name).find_map(|pair| pair[1].as_str())
-}
-
-/// Waits until this many records are there, and gives them.
-fn wait_arrived(home: &Home, count: usize) -> Vec<Value> {
-    wait_for("the records", LONG, || Some(arrived(home)).filter(|found| found.len() >= count))
-}
-
-fn the_source(home: &Home) -> Option<Value> {
-    Some(home.status()?["sources"][0].clone())
-}
-
-fn wait_state(home: &Home, state: &str) -> Value {
-    wait_for(state, LONG, || the_source(home).filter(|source| source["state"] == state))
-}
-
-/// Waits for a failure whose reason holds this.
-fn wait_failed(home: &Home, part: &str) -> String {
-    wait_for(part, LONG, || {
-        let reason = the_source(home)?["trouble"]["reason"].as_str()?.to_owned();
-        reason.contains(part).then_some(reason)
-    })
 }
 
 /// How often each number has arrived, and that only a message that came again is there twice.

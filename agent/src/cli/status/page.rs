@@ -116,6 +116,7 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
         Column("sessions lost", WHEN_NOT_ZERO),
         Column("turned away", WHEN_NOT_ZERO),
         Column("dropped", WHEN_NOT_ZERO),
+        Column("known", WHEN_NOT_ZERO),
     ];
     let rows = status.sources.iter().map(|source| {
         vec![
@@ -130,7 +131,8 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
             grouped(source.refused),
             grouped(source.sessions_lost),
             grouped(source.turned_away),
-            grouped(source.datagrams_dropped),
+            grouped(source.datagrams_dropped + source.messages_dropped),
+            grouped(source.messages_known),
         ]
     });
     table(&columns, rows.collect())

@@ -1,6 +1,7 @@
 //! A `[sinks.NAME]` table with `type = "nats"`.
 
 use crate::net::config::TlsConfig;
+use crate::net::servers::{check_name, read_servers};
 use crate::secret::Secret;
 use crate::settings::{Complaint, Table, template};
 use crate::sinks::config::{BatchConfig, SinkKind};
@@ -54,16 +55,11 @@ impl NatsSinkConfig {
     /// Reads what stands beside `type = "nats"`.
     #[must_use]
     pub fn read(table: &Table<'_>) -> Option<(SinkKind, BatchConfig)> {
-        let servers = table
-            .list_of("servers", "URLs of the servers.", "a list of URLs", |text| {
-                check_server(text).map(|()| text.to_owned())
-            })
-            .at_least_one()
-            .required();
+        let servers = read_servers(table);
         let credentials = table.secret("credentials", "The content of a .creds file.").optional();
         let stream = table
             .text("stream", "The stream that must have taken the messages.")
-            .check(|text| check_stream(text))
+            .check(|text| check_name("stream", text))
             .optional();
         let subject = table
             .text("subject", "The subject of messages, a template.")
@@ -107,51 +103,6 @@ impl NatsSinkConfig {
         };
         Some((SinkKind::Nats(kind), batch))
     }
-}
-
-/// A URL of scheme, host and perhaps port.
-fn check_server(url: &str) -> Result<(), Complaint> {
-    let wrong = |message: String| {
-        Err(Complaint::new(message).hint("write \"nats://HOST:PORT\" or \"tls://HOST:PORT\""))
-    };
-    let Some((scheme, authority)) = url.split_once("://") else {
-        return wrong(format!("\"{url}\" is no URL"));
-    };
-    if !matches!(scheme, "nats" | "tls") {
-        return wrong(format!("a server's URL begins with nats:// or tls://, not {scheme}://"));
-    }
-    if authority.contains('@') {
-        let message = "secrets do not stand in URLs";
-        return Err(Complaint::new(message).hint("use credentials = { file = \"PATH\" }"));
-    }
-    let authority = authority.trim_end_matches('/');
-    let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, "")) => (address, None),
-        Some((address, rest)) => (address, Some(rest.strip_prefix(':').unwrap_or(rest))),
-        None => match authority.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (authority, None),
-        },
-    };
-    let of_host = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
-    if host.is_empty() || !host.chars().all(of_host) {
-        return wrong(format!("\"{url}\" names no host"));
-    }
-    match port.map(str::parse::<u16>) {
-        None | Some(Ok(1..)) => Ok(()),
-        Some(_) => wrong(format!("\"{url}\" has no valid port")),
-    }
-}
-
-fn check_stream(name: &str) -> Result<(), Complaint> {
-    let refused = |c: char| c.is_whitespace() || c.is_control() || ".*>/\\".contains(c);
-    if name.is_empty() || name.contains(refused) {
-        let message = format!("\"{name}\" is no name of a stream");
-        return Err(
-            Complaint::new(message).hint("it has no space, \".\", \"*\", \">\", \"/\" or \"\\\"")
-        );
-    }
-    Ok(())
 }
 
 fn check_subject(text: &str) -> Result<(), Complaint> {

@@ -5,17 +5,15 @@
 //! - `waystation-redelivered: true`: the broker says that it may have delivered the message before;
 //! - MQTT 5: `waystation-content-type` and `waystation-response-topic`, then the user properties under their own names.
 //!
-//! A user property is left out when its name is none that HTTP and NATS know as a header's, begins with `waystation-`, or its
-//! value holds a control character, and when there are more than 64, or more than 32 KiB of them: then
-//! `waystation-properties-left-out: N` says how many.
+//! User properties that cannot be headers are left out (see `sources/headers.rs`): then `waystation-properties-left-out: N`
+//! says how many.
 
 use super::packet::Message;
-use crate::limits::{HEADERS_BYTES_MAX, MQTT_PROPERTIES_MAX};
+use crate::limits::HEADERS_BYTES_MAX;
 use crate::record::HeadersBuffer;
+use crate::sources::headers::push_foreign;
 
-const OURS: &str = "waystation-";
-/// What the properties of a message may take, and what one text of it may.
-const PART_BYTES_MAX: usize = HEADERS_BYTES_MAX / 2;
+/// What one text of a message may take.
 const TEXT_BYTES_MAX: usize = HEADERS_BYTES_MAX / 8;
 
 /// Writes the headers of a message. Without `is_plain` its topic is one of them.
@@ -39,24 +37,8 @@ pub(super) fn write(message: &Message, is_plain: bool, headers: &mut HeadersBuff
             headers.push(name, cut(text));
         }
     }
-    let (mut count, mut bytes, mut left_out) = (0, 0, 0_u32);
-    for (name, value) in &message.properties {
-        let size = name.len() + value.len();
-        if count < MQTT_PROPERTIES_MAX
-            && bytes + size <= PART_BYTES_MAX
-            && is_name(name)
-            && !value.contains(char::is_control)
-        {
-            headers.push(name, value);
-            count += 1;
-            bytes += size;
-        } else {
-            left_out += 1;
-        }
-    }
-    if left_out > 0 {
-        headers.push("waystation-properties-left-out", &left_out.to_string());
-    }
+    let properties = message.properties.iter().map(|(name, value)| (&**name, &**value));
+    push_foreign(properties, "waystation-properties-left-out", headers);
 }
 
 /// The text, or its first bytes where it is longer than a header should be.
@@ -64,16 +46,10 @@ fn cut(text: &str) -> &str {
     text.get(..text.floor_char_boundary(TEXT_BYTES_MAX)).unwrap_or(text)
 }
 
-/// Whether a user property may be a header: a token of HTTP that is none of ours.
-fn is_name(name: &str) -> bool {
-    let of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    let is_ours = name.get(..OURS.len()).is_some_and(|start| start.eq_ignore_ascii_case(OURS));
-    !name.is_empty() && name.bytes().all(of_token) && !is_ours
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::FOREIGN_HEADERS_MAX;
 
     fn headers_of(message: &Message, is_plain: bool) -> Vec<(String, String)> {
         let mut headers = HeadersBuffer::default();
@@ -135,7 +111,7 @@ mod tests {
         assert_eq!(headers.last().unwrap().1, "3");
         message.properties = pairs(&[("n", "v"); 100]);
         let headers = headers_of(&message, true);
-        assert_eq!(headers.iter().filter(|(name, _)| name == "n").count(), MQTT_PROPERTIES_MAX);
+        assert_eq!(headers.iter().filter(|(name, _)| name == "n").count(), FOREIGN_HEADERS_MAX);
         assert_eq!(headers.last().unwrap().1, "36");
     }
 }

@@ -28,7 +28,6 @@ mod connection;
 mod error;
 mod filter;
 mod headers;
-mod intake;
 mod packet;
 mod remembered;
 mod session;
@@ -45,12 +44,12 @@ pub use error::MqttError;
 
 use self::config::MqttSourceConfig;
 use self::connection::{CONNECT_TIMEOUT, Incoming, Outgoing};
-use self::intake::Intake;
-use self::packet::{Hello, Packet};
+use self::packet::{Answer, Hello, Packet};
 use self::remembered::{Subscription, Taken};
 use self::session::Session;
 use self::subject::Subjects;
 use super::collect::Collector;
+use super::intake::Intake;
 use super::{Finished, Source, SourceCounters, SourceError, SourceOptions};
 use crate::clock::Monotonic;
 use crate::journal::Appender;
@@ -174,7 +173,7 @@ impl MqttSource {
     /// One connection.
     async fn session(
         &mut self,
-        intake: &mut Intake,
+        intake: &mut Intake<Answer>,
         known: Option<&Subscription>,
         taken: Taken,
         shutdown: &Shutdown,

@@ -21,7 +21,6 @@ use super::config::MqttSourceConfig;
 use super::connection::{Incoming, Outgoing};
 use super::error::MqttError;
 use super::headers;
-use super::intake::Intake;
 use super::packet::{Answer, Message, Packet};
 use super::remembered::{Subscription, Taken};
 use super::subject::Subjects;
@@ -30,6 +29,7 @@ use crate::limits::{MQTT_STOP_MS_MAX, MQTT_SUBSCRIBE_MS_MAX};
 use crate::record::HeadersBuffer;
 use crate::record::id::SourceId;
 use crate::sources::collect::Line;
+use crate::sources::intake::Intake;
 use crate::sources::{Finished, SourceError};
 use crate::tasks::Shutdown;
 
@@ -68,7 +68,7 @@ pub(super) struct Session<'s> {
     pub(super) subjects: &'s mut Subjects,
     pub(super) incoming: Incoming,
     pub(super) outgoing: Outgoing,
-    pub(super) intake: &'s mut Intake,
+    pub(super) intake: &'s mut Intake<Answer>,
     pub(super) taken: Taken,
     pub(super) headers: HeadersBuffer,
     /// A message that what is gathered has no room for. Nothing is read while there is one.

@@ -1,6 +1,7 @@
 //! What the tests of the real binary have in common: an agent process, servers, input, and what came out.
 
 pub(crate) mod agent;
+pub(crate) mod arrivals;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod http;

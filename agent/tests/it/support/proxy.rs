@@ -16,6 +16,8 @@ pub(crate) struct Proxy {
     pub(crate) port: u16,
     /// What the server says goes nowhere.
     pub(crate) swallows: Arc<AtomicBool>,
+    /// What clients say goes nowhere.
+    is_deaf: Arc<AtomicBool>,
     is_down: Arc<AtomicBool>,
     sockets: Arc<Mutex<Vec<TcpStream>>>,
 }
@@ -32,11 +34,12 @@ impl Proxy {
         let proxy = Self {
             port: listener.local_addr().unwrap().port(),
             swallows: Arc::default(),
+            is_deaf: Arc::default(),
             is_down: Arc::default(),
             sockets: Arc::default(),
         };
         let (swallows, is_down) = (Arc::clone(&proxy.swallows), Arc::clone(&proxy.is_down));
-        let sockets = Arc::clone(&proxy.sockets);
+        let (sockets, is_deaf) = (Arc::clone(&proxy.sockets), Arc::clone(&proxy.is_deaf));
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (Ok(client), false) = (client, is_down.load(Ordering::SeqCst)) else {
@@ -48,8 +51,8 @@ impl Proxy {
                 }
                 let clones = [client.try_clone().unwrap(), upstream.try_clone().unwrap()];
                 sockets.lock().unwrap().extend(clones);
-                let never = Arc::new(AtomicBool::new(false));
-                pass(client.try_clone().unwrap(), upstream.try_clone().unwrap(), never, delay);
+                let (from, to) = (client.try_clone().unwrap(), upstream.try_clone().unwrap());
+                pass(from, to, Arc::clone(&is_deaf), delay);
                 pass(upstream, client, Arc::clone(&swallows), delay);
             }
         });
@@ -64,6 +67,11 @@ impl Proxy {
     /// From now on, or no longer, nothing comes from the server.
     pub(crate) fn swallow(&self, swallows: bool) {
         self.swallows.store(swallows, Ordering::SeqCst);
+    }
+
+    /// From now on, or no longer, nothing of what clients say reaches the server.
+    pub(crate) fn deafen(&self, is_deaf: bool) {
+        self.is_deaf.store(is_deaf, Ordering::SeqCst);
     }
 
     /// Cuts all connections, and lets nobody in until it is up again.

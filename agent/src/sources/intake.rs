@@ -10,34 +10,37 @@ use std::sync::atomic::Ordering;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
-use super::packet::Answer;
+use super::SourceCounters;
+use super::collect::{Collector, Line};
 use crate::journal::{Append, AppendError, Appender, Pending};
 use crate::limits::APPENDS_PENDING_MAX;
-use crate::sources::SourceCounters;
-use crate::sources::collect::{Collector, Line};
 
 /// What an append counts, and what its messages are answered when it is durable.
-#[derive(Debug)]
-struct Account {
+struct Account<A> {
     records: u64,
     bytes: u64,
-    answers: Vec<Answer>,
+    answers: Vec<A>,
 }
 
-pub(super) struct Intake {
+/// An append that is being handed over, and one that is to become durable.
+type Leaving<A> = (BoxFuture<'static, Result<Pending, AppendError>>, Account<A>);
+type Underway<A> = (BoxFuture<'static, Result<(), AppendError>>, Account<A>);
+
+/// What is on its way, with an answer `A` for each message that waits for one.
+pub(super) struct Intake<A> {
     appender: Arc<Appender>,
     counters: Arc<SourceCounters>,
     /// What is gathered, and its answers.
     collector: Collector,
-    answers: Vec<Answer>,
+    answers: Vec<A>,
     /// What is being handed over, while the journal is behind or full.
-    leaving: Option<(BoxFuture<'static, Result<Pending, AppendError>>, Account)>,
-    underway: VecDeque<(BoxFuture<'static, Result<(), AppendError>>, Account)>,
+    leaving: Option<Leaving<A>>,
+    underway: VecDeque<Underway<A>>,
     /// Answers to what had nothing to store, with nothing before it.
-    ready: Vec<Answer>,
+    ready: Vec<A>,
 }
 
-impl Intake {
+impl<A> Intake<A> {
     pub(super) fn new(
         appender: Arc<Appender>,
         collector: Collector,
@@ -64,7 +67,7 @@ impl Intake {
         &mut self,
         line: Line<'_>,
         place: impl FnOnce() -> String,
-        answer: Option<Answer>,
+        answer: Option<A>,
     ) {
         self.collector.message(line, place);
         self.answers.extend(answer);
@@ -76,13 +79,25 @@ impl Intake {
     }
 
     /// Answers once everything before is durable.
-    pub(super) fn answer(&mut self, answer: Answer) {
+    pub(super) fn answer(&mut self, answer: A) {
         self.answers.push(answer);
+    }
+
+    /// Whether [`Self::hand_over`] would begin now, if something was gathered.
+    pub(super) fn is_ready(&self) -> bool {
+        self.leaving.is_none() && self.underway.len() < APPENDS_PENDING_MAX
+    }
+
+    /// The answers that wait for the journal, oldest last.
+    pub(super) fn unanswered(&self) -> impl Iterator<Item = &A> {
+        let leaving = self.leaving.iter().flat_map(|(_, account)| &account.answers);
+        let underway = self.underway.iter().flat_map(|(_, account)| &account.answers);
+        self.answers.iter().chain(leaving).chain(underway)
     }
 
     /// Begins to hand over what is gathered; false when there is nothing, or something is being handed over already.
     pub(super) fn hand_over(&mut self) -> bool {
-        if self.leaving.is_some() || self.underway.len() >= APPENDS_PENDING_MAX {
+        if !self.is_ready() {
             return false;
         }
         let answers = std::mem::take(&mut self.answers);
@@ -110,7 +125,7 @@ impl Intake {
     ///
     /// # Cancel safety
     /// Can be dropped.
-    pub(super) async fn step(&mut self) -> Result<Vec<Answer>, AppendError> {
+    pub(super) async fn step(&mut self) -> Result<Vec<A>, AppendError> {
         if !self.ready.is_empty() {
             return Ok(std::mem::take(&mut self.ready));
         }
@@ -149,7 +164,7 @@ impl Intake {
         Ok(())
     }
 
-    fn settle(&mut self) -> Vec<Answer> {
+    fn settle(&mut self) -> Vec<A> {
         let Some((_, account)) = self.underway.pop_front() else { return Vec::new() };
         self.counters.records.fetch_add(account.records, Ordering::Relaxed);
         self.counters.bytes.fetch_add(account.bytes, Ordering::Relaxed);
@@ -157,15 +172,13 @@ impl Intake {
     }
 }
 
-fn account(append: &Append, answers: Vec<Answer>) -> Account {
+fn account<A>(append: &Append, answers: Vec<A>) -> Account<A> {
     let records = u64::from(append.frames.count());
     Account { records, bytes: append.frames.len() as u64, answers }
 }
 
 /// The first of what is under way; for ever when nothing is.
-async fn next(
-    underway: &mut VecDeque<(BoxFuture<'static, Result<(), AppendError>>, Account)>,
-) -> Result<(), AppendError> {
+async fn next<A>(underway: &mut VecDeque<Underway<A>>) -> Result<(), AppendError> {
     match underway.front_mut() {
         Some((durable, _)) => durable.await,
         None => std::future::pending().await,
@@ -173,9 +186,7 @@ async fn next(
 }
 
 /// What is being handed over; for ever when nothing is.
-async fn handed(
-    leaving: &mut Option<(BoxFuture<'static, Result<Pending, AppendError>>, Account)>,
-) -> Result<Pending, AppendError> {
+async fn handed<A>(leaving: &mut Option<Leaving<A>>) -> Result<Pending, AppendError> {
     match leaving {
         Some((leaving, _)) => leaving.await,
         None => std::future::pending().await,
