@@ -117,6 +117,14 @@ pub const FILE_TURN_BYTES: usize = 4 * 1024 * 1024;
 pub const FILES_OPEN_MAX: usize = 256;
 /// Files that a file source follows; more are left out, with a warning.
 pub const FILES_FOLLOWED_MAX: usize = 64 * 1024;
+/// What was read of files that were removed or cut, remembered for an hour in case a copy of it turns up.
+pub const FILE_CONTENTS_KEPT_MAX: usize = 1024;
+/// Earlier marks in the position of a file, by which a copy of its first part is recognised.
+pub const FILE_MARKS_MAX: usize = 6;
+/// Window of a zstd archive that is read, as the exponent of two: what the `zstd` tool reads unasked. One archive is read at a time.
+pub const FILE_ZSTD_WINDOW_LOG_MAX: u32 = 27;
+/// Names that are tried for a file that is moved after it was read.
+pub const FILE_MOVED_NAMES_MAX: u32 = 1000;
 /// Files and patterns that a source names when it could not read them; more are counted.
 pub const FILES_UNREAD_NAMED_MAX: usize = 20;
 /// Appends of a source that may wait to become durable.

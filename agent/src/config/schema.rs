@@ -109,18 +109,19 @@ impl Table {
 }
 
 fn value(entry: &Entry) -> Value {
-    let secret = || {
-        let place = |key: &str| {
-            json!({
-                "type": "object", "properties": { key: { "type": "string" } },
-                "required": [key], "additionalProperties": false,
-            })
-        };
-        json!({ "oneOf": [place("env"), place("file")] })
+    let place = |key: &str| {
+        json!({
+            "type": "object", "properties": { key: { "type": "string" } },
+            "required": [key], "additionalProperties": false,
+        })
     };
+    let secret = || json!({ "oneOf": [place("env"), place("file")] });
     let mut schema = match &entry.shape {
         Shape::Text => json!({ "type": "string" }),
         Shape::Words(words) => json!({ "enum": words }),
+        Shape::WordsOrPath(words, key) => {
+            json!({ "oneOf": [{ "enum": words }, place(key)] })
+        }
         Shape::Integer => json!({ "type": "integer" }),
         Shape::Number => json!({ "type": "number" }),
         Shape::Boolean => json!({ "type": "boolean" }),

@@ -27,6 +27,8 @@ pub enum Shape {
     Text,
     /// One of these texts.
     Words(Vec<String>),
+    /// One of these texts, or a table with a path under this key.
+    WordsOrPath(Vec<String>, String),
     /// A whole number.
     Integer,
     /// A number.

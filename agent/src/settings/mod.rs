@@ -33,3 +33,4 @@ pub use merge::merge;
 pub use problem::{Complaint, Part, Problem, Problems, Severity};
 pub use reading::{Place, Reading};
 pub use table::{Kind, Table, nearest};
+pub use value::WordOrPath;

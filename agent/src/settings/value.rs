@@ -19,6 +19,15 @@ use crate::units::{ByteSize, format_duration, parse_duration};
 
 type Json = serde_json::Value;
 
+/// A value of [`Table::word_or_path`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WordOrPath {
+    /// One of the words.
+    Word(&'static str),
+    /// The path.
+    Path(PathBuf),
+}
+
 impl<'r> Table<'r> {
     /// A duration with its unit.
     pub fn duration(&self, key: &'static str, doc: &'static str) -> Field<'_, 'r, Duration> {
@@ -82,6 +91,62 @@ impl<'r> Table<'r> {
             _ => Ok(reading.resolve(text)),
         };
         self.field(key, doc, texts("a path", "", parse, |path| path.display().to_string()))
+    }
+
+    /// One of some words, or a table with a path under `name`, below the folder of the file unless it is absolute.
+    pub fn word_or_path(
+        &self,
+        key: &'static str,
+        doc: &'static str,
+        words: &'static [&'static str],
+        name: &'static str,
+    ) -> Field<'_, 'r, WordOrPath> {
+        let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+        let expected = format!("{} or {{ {name} = \"PATH\" }}", quoted.join(", "));
+        let wanted = expected.clone();
+        let parse = move |input: &Input<'r>| {
+            let refuse = |complaint: Complaint| {
+                input.complain(complaint);
+                None
+            };
+            match input.value.get_ref() {
+                DeValue::String(text) => match words.iter().find(|word| *word == text) {
+                    Some(word) => Some(WordOrPath::Word(word)),
+                    None => refuse(Complaint::new(format!("`{key}` is {wanted}, not \"{text}\""))),
+                },
+                DeValue::Table(table) => {
+                    let mut entries = table.iter().map(|(key, value)| (key.get_ref(), value));
+                    match (entries.next(), entries.next()) {
+                        (Some((key, value)), None) if key.as_ref() == name => {
+                            match value.get_ref() {
+                                DeValue::String(path)
+                                    if !path.is_empty() && !path.contains('\0') =>
+                                {
+                                    Some(WordOrPath::Path(input.reading.resolve(path)))
+                                }
+                                _ => refuse(Complaint::new(format!("`{name}` must be a path"))),
+                            }
+                        }
+                        _ => refuse(Complaint::new(format!("`{key}` is {wanted}"))),
+                    }
+                }
+                _ => refuse(wrong_type(input, &wanted, "")),
+            }
+        };
+        let show = move |value: &WordOrPath| match value {
+            WordOrPath::Word(word) => toml::Value::String((*word).to_owned()),
+            WordOrPath::Path(path) => {
+                let path = toml::Value::String(path.display().to_string());
+                toml::Value::Table([(name.to_owned(), path)].into_iter().collect())
+            }
+        };
+        let described = words.iter().map(|word| (*word).to_owned()).collect();
+        let shape = Shape::WordsOrPath(described, name.to_owned());
+        self.field(
+            key,
+            doc,
+            Parse { expected, shape, parse: Box::new(parse), show: Box::new(show) },
+        )
     }
 
     /// One of some words.

@@ -59,7 +59,7 @@ pub struct StdinSourceConfig {
 /// The kinds of source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceKind {
-    /// Lines of files.
+    /// Lines, documents or wholes of files.
     File(FileSourceConfig),
     /// Made-up records.
     Generate(GenerateSourceConfig),
@@ -129,7 +129,7 @@ impl SourceConfig {
     /// Reads `[sources.ID]`. `None` when something is missing, which was reported.
     #[must_use]
     pub fn read(id: Option<SourceId>, table: &Table<'_>) -> Option<Self> {
-        table.later(&["time_from", "stamp", "after_read", "multiline"]);
+        table.later(&["time_from", "stamp"]);
         let kind = table.kind(KINDS, KINDS_LATER, "What the source is.");
         Some(Self { id: id?, kind: kind? })
     }

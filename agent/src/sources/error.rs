@@ -28,6 +28,15 @@ pub enum SourceError {
         #[source]
         error: glob::PatternError,
     },
+    /// A `multiline.start` that is no regular expression.
+    #[error("source {source_id} has a multiline.start that is no regular expression")]
+    Multiline {
+        /// The source.
+        source_id: SourceId,
+        /// What is wrong with it.
+        #[source]
+        error: Box<regex::Error>,
+    },
     /// A `subject` that is no template.
     #[error("source {source_id} has a subject that is no template")]
     Subject {

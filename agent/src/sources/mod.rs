@@ -4,8 +4,9 @@
 //! record. One whose producer waits for an answer (MQTT, JetStream) gives it when the append is durable. When an append fails, nothing after it was taken: the run ends with the error, and the next one begins at the
 //! positions that are durable. Standard input has no positions: it keeps what is not durable yet and hands it in again.
 //!
-//! Lines (files and standard input) end at `\n`, which is not part of the record. All other bytes stay as they are, also
-//! `\r`, NUL and what is no UTF-8. An empty line is no record: it is skipped and counted.
+//! Lines (files and standard input) end at `\n`, which is not part of the record. All other bytes stay as they are, also NUL,
+//! what is no UTF-8, and on standard input `\r`; what of a file's lines is left out, says `file`. An empty line is no record: it is skipped
+//! and counted.
 
 mod collect;
 pub mod config;
@@ -82,6 +83,8 @@ pub struct SourceCounters {
     pub files_in_trouble: AtomicU64,
     /// Files that were cut or written anew and are read from their first byte again.
     pub files_restarted: AtomicU64,
+    /// NULs at the start of lines, which are left out.
+    pub hole_bytes: AtomicU64,
     /// Files that went out of reach with something unread.
     pub files_lost: AtomicU64,
     /// Sessions that a broker should have kept and has not.

@@ -60,6 +60,8 @@ mod reload_rates;
 mod reloads;
 /// Dead letters that go out again.
 mod replay;
+/// Logs that are rotated in every way.
+mod rotation;
 /// Which pipeline takes a record, and which file it goes into.
 mod routes;
 /// The JSON Schema of the config.

@@ -8,8 +8,9 @@
 //! that was renamed while no agent ran. A file that is gone with something unread is warned of and counted. A renamed file
 //! is closed once its writer has had time to open the new one.
 //!
-//! A position goes when its file was removed, or was not found for an hour although its folder is there, on its device: an
-//! unmounted volume keeps its positions.
+//! A position goes when its file was not found for an hour although its folder is there, on its device: an unmounted volume
+//! keeps its positions. What was read of a file that was removed or cut is remembered for as long, because a copy of it
+//! may turn up (`copies.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, Metadata};
@@ -19,12 +20,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::config::StartAt;
-use super::identity::{Check, FileId, Saved};
+use super::config::{AfterRead, FileSourceConfig, StartAt};
+use super::identity::{FileId, Saved};
+use super::input::Input;
 use super::renamed::Folders;
-use super::tail::{Interrupted, Outlet, Reading, Stamp, Tail};
+use super::split::Format;
+use super::tail::{Interrupted, Outlet, Reading, Stamp, Tail, Verdict};
 use crate::clock::Monotonic;
-use crate::limits::{FILES_FOLLOWED_MAX, FILES_OPEN_MAX, FILES_UNREAD_NAMED_MAX};
+use crate::limits::{
+    FILE_CONTENTS_KEPT_MAX, FILES_FOLLOWED_MAX, FILES_OPEN_MAX, FILES_UNREAD_NAMED_MAX,
+};
 use crate::record::id::SourceId;
 use crate::record::template::Template;
 
@@ -40,23 +45,24 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 
 /// A position without a file.
 #[derive(Debug)]
-struct Known {
-    saved: Saved,
+pub(super) struct Known {
+    pub(super) saved: Saved,
     since: Monotonic,
 }
 
 pub(super) struct Follower {
     source: SourceId,
-    patterns: Vec<glob::Pattern>,
+    pub(super) patterns: Vec<glob::Pattern>,
+    pub(super) after_read: AfterRead,
     /// For each pattern, whether it has ever found a file.
     found_any: Vec<bool>,
     subject: Template,
     pub(super) reading: Reading,
     /// Followed files in the order in which they were found.
-    tails: BTreeMap<u64, Tail>,
-    places: HashMap<FileId, u64>,
+    pub(super) tails: BTreeMap<u64, Tail>,
+    pub(super) places: HashMap<FileId, u64>,
     next_place: u64,
-    known: BTreeMap<String, Known>,
+    pub(super) known: BTreeMap<String, Known>,
     /// Files that are there now are skipped to their end.
     skipping: bool,
     scanned: Option<Monotonic>,
@@ -70,7 +76,7 @@ impl Follower {
         source: SourceId,
         patterns: Vec<glob::Pattern>,
         subject: Template,
-        start_at: StartAt,
+        config: &FileSourceConfig,
         reading: Reading,
         positions: &BTreeMap<String, Vec<u8>>,
     ) -> Self {
@@ -82,12 +88,13 @@ impl Follower {
             source,
             found_any: vec![false; patterns.len()],
             patterns,
+            after_read: config.after_read.clone(),
             subject,
             tails: BTreeMap::new(),
             places: HashMap::new(),
             next_place: 0,
             known: known.collect(),
-            skipping: start_at == StartAt::End && positions.is_empty(),
+            skipping: config.start_at == StartAt::End && positions.is_empty(),
             scanned: None,
             trouble: HashMap::new(),
             too_many: false,
@@ -100,7 +107,8 @@ impl Follower {
     /// # Errors
     /// Only when nobody takes appends any more.
     pub(super) fn pass(&mut self, outlet: &Outlet<'_>) -> Result<bool, Interrupted> {
-        self.scan(outlet)?;
+        self.after_read(outlet)?;
+        let scanned = self.scan(outlet)?;
         let mut more = false;
         let places: Vec<u64> = self.tails.keys().copied().collect();
         for place in places {
@@ -109,15 +117,17 @@ impl Follower {
             }
             more |= self.turn(place, outlet)?;
         }
+        // After the turns, in which a file that was copied and cut is found to be cut.
+        more |= self.judge(scanned, outlet)?;
         outlet.send(&mut self.reading.collector)?;
         Ok(more)
     }
 
-    /// Looks at the patterns when that is due.
-    fn scan(&mut self, outlet: &Outlet<'_>) -> Result<(), Interrupted> {
+    /// Looks at the patterns when that is due. Returns whether it was.
+    fn scan(&mut self, outlet: &Outlet<'_>) -> Result<bool, Interrupted> {
         let now = self.reading.clock.monotonic();
         if self.scanned.is_some_and(|scanned| now.since(scanned) < SCAN_EVERY) {
-            return Ok(());
+            return Ok(false);
         }
         let first = self.scanned.is_none();
         self.scanned = Some(now);
@@ -143,7 +153,8 @@ impl Follower {
             self.find_renamed(now, &mut folders);
         }
         self.leave_unmatched(now, &mut folders, outlet)?;
-        self.forget(now, outlet)
+        self.forget(now, outlet)?;
+        Ok(true)
     }
 
     /// Returns whether it finds a file.
@@ -200,16 +211,17 @@ impl Follower {
         }
         let saved = self.position_of(id, &path);
         let is_new = saved.is_none();
-        let saved = saved.unwrap_or_else(|| Saved {
-            path: path.to_string_lossy().into_owned(),
-            offset: 0,
-            check: Check::default(),
-        });
+        let is_unread = saved.as_ref().is_none_or(|saved| saved.offset == 0);
+        let saved = saved.unwrap_or_else(|| Saved::new(path.to_string_lossy().into_owned()));
         let subject = self.subject_of(Path::new(&saved.path));
+        let real = std::fs::canonicalize(&path).ok().filter(|real| *real != path);
         let mut tail = Tail::new(id, path, subject, saved);
         tail.active = now;
+        tail.real = real.map(|real| real.to_string_lossy().into_owned());
         if is_new && self.skipping {
             self.skip(&mut tail);
+        } else if is_unread && !matches!(*self.reading.format, Format::Whole) {
+            tail.verdict = Verdict::Open;
         }
         self.places.insert(id, self.next_place);
         self.tails.insert(self.next_place, tail);
@@ -218,7 +230,7 @@ impl Follower {
 
     fn skip(&mut self, tail: &mut Tail) {
         let skipped = open(&tail.path, tail.id).and_then(|file| match file {
-            Some(file) => tail.skip_to_end(&file, &mut self.reading.collector),
+            Some(file) => tail.skip_to_end(file, &mut self.reading.collector),
             None => Ok(()),
         });
         if let Err(error) = skipped {
@@ -244,7 +256,7 @@ impl Follower {
         Some(known.saved)
     }
 
-    fn subject_of(&self, path: &Path) -> String {
+    pub(super) fn subject_of(&self, path: &Path) -> String {
         let text = |part: Option<&std::ffi::OsStr>| {
             part.unwrap_or_default().to_string_lossy().into_owned()
         };
@@ -255,31 +267,56 @@ impl Follower {
     /// One turn of one file.
     fn turn(&mut self, place: u64, outlet: &Outlet<'_>) -> Result<bool, Interrupted> {
         let Some(tail) = self.tails.get(&place) else { return Ok(false) };
-        if tail.file.is_none() && !self.open(place) {
+        if tail.verdict != Verdict::Settled || (tail.input.is_none() && !self.open(place)) {
+            return Ok(false);
+        }
+        if self.is_held_up(place) {
             return Ok(false);
         }
         let Some(tail) = self.tails.get_mut(&place) else { return Ok(false) };
         let more = match tail.read(&mut self.reading, outlet) {
             Ok(more) => {
-                if tail.file.is_some() {
+                if tail.input.is_some() {
                     clear_trouble(tail, &self.reading);
                 }
                 more
             }
             Err(Interrupted::Cut) => true,
+            Err(Interrupted::Early) => false,
             Err(Interrupted::File(error)) => {
                 note_trouble(tail, &error, &self.reading);
-                tail.file = None;
+                tail.input = None;
                 false
             }
             Err(Interrupted::Closed) => return Err(Interrupted::Closed),
         };
-        tail.due = more;
+        tail.due = more || tail.waits;
+        let now = self.reading.clock.monotonic();
+        for (key, saved) in std::mem::take(&mut self.reading.gone) {
+            self.known.insert(key, Known { saved, since: now });
+        }
         outlet.send_if_full(&mut self.reading.collector)?;
         if !more {
             self.rest(place);
         }
         Ok(more)
+    }
+
+    /// One archive is expanded at a time: the decoder is what takes memory.
+    fn is_held_up(&mut self, place: u64) -> bool {
+        let Some(tail) = self.tails.get(&place) else { return false };
+        if !tail.is_archive() || tail.is_unpacking() || tail.unchanged.is_some() {
+            return false;
+        }
+        let is_held_up = self.is_unpacking_another(place);
+        if let Some(tail) = self.tails.get_mut(&place) {
+            tail.due |= is_held_up;
+        }
+        is_held_up
+    }
+
+    pub(super) fn is_unpacking_another(&self, place: u64) -> bool {
+        self.tails.iter().any(|(other, tail)| *other != place && tail.is_unpacking())
     }
 
     /// Opens a file that has changed since it was last read. Returns whether there is something to read.
@@ -290,13 +327,14 @@ impl Follower {
         }
         // Whatever comes of it, the next try is after the next scan.
         tail.due = false;
-        match open(&tail.path, tail.id) {
-            Ok(file) => tail.file = file,
+        let opened = open(&tail.path, tail.id).and_then(|file| file.map(Input::new).transpose());
+        match opened {
+            Ok(input) => tail.input = input,
             // Renamed or removed since the scan: the next one tells.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => note_trouble(tail, &error, &self.reading),
         }
-        let opened = tail.file.is_some();
+        let opened = tail.input.is_some();
         if opened {
             tail.active = self.reading.clock.monotonic();
             self.close_surplus(place);
@@ -305,8 +343,8 @@ impl Follower {
     }
 
     /// Closes the file that has rested longest when too many are open.
-    fn close_surplus(&mut self, keep: u64) {
-        let open = || self.tails.iter().filter(|(_, tail)| tail.file.is_some());
+    pub(super) fn close_surplus(&mut self, keep: u64) {
+        let open = || self.tails.iter().filter(|(_, tail)| tail.input.is_some());
         if open().count() <= FILES_OPEN_MAX {
             return;
         }
@@ -316,24 +354,35 @@ impl Follower {
             .min_by_key(|(_, tail)| (!tail.matched, tail.due, tail.active))
             .map(|(place, _)| *place);
         if let Some(tail) = oldest.and_then(|place| self.tails.get_mut(&place)) {
-            tail.file = None;
+            tail.input = None;
         }
     }
 
-    /// A file at its end: forgotten when it was removed, closed when it was renamed and has rested.
+    /// A file at its end: only its content is remembered when it was removed; closed when it was renamed and has rested, and
+    /// when it is an archive.
     fn rest(&mut self, place: u64) {
         let now = self.reading.clock.monotonic();
         let Some(tail) = self.tails.get_mut(&place) else { return };
-        let Some(file) = &tail.file else { return };
-        let removed = file.metadata().is_ok_and(|meta| meta.nlink() == 0);
+        let Some(input) = &tail.input else { return };
+        let removed = input.file.metadata().is_ok_and(|meta| meta.nlink() == 0);
         if removed && !tail.matched && tail.unchanged.is_some() {
             self.places.remove(&tail.id);
             self.reading.collector.position(tail.id.key(), None);
             clear_trouble(tail, &self.reading);
-            self.tails.remove(&place);
-        } else if !tail.matched && now.since(tail.active) > RENAMED_CLOSED_AFTER {
-            tail.file = None;
+            let gone = self.tails.remove(&place).and_then(|tail| tail.gone(false));
+            if let Some((key, saved)) = gone.filter(|_| self.remembers_content()) {
+                self.reading.collector.position(key.clone(), Some(saved.to_bytes()));
+                self.known.insert(key, Known { saved, since: now });
+            }
+        } else if tail.unchanged.is_some() && tail.is_archive()
+            || !tail.matched && now.since(tail.active) > RENAMED_CLOSED_AFTER
+        {
+            tail.input = None;
         }
+    }
+
+    fn remembers_content(&self) -> bool {
+        !matches!(*self.reading.format, Format::Whole)
     }
 
     /// Closed files that no pattern finds any more: a renamed one is read to its end, the others are positions only.
@@ -346,14 +395,14 @@ impl Follower {
         let gone: Vec<u64> = self
             .tails
             .iter()
-            .filter(|(_, tail)| !tail.matched && tail.file.is_none())
+            .filter(|(_, tail)| !tail.matched && tail.input.is_none())
             .map(|(place, _)| *place)
             .collect();
         for place in gone {
             let Some(tail) = self.tails.get_mut(&place) else { continue };
             match tail.find_renamed(folders) {
-                Ok(Some(file)) => {
-                    tail.file = Some(file);
+                Ok(Some(input)) => {
+                    tail.input = Some(input);
                     (tail.due, tail.active) = (true, now);
                     self.close_surplus(place);
                     continue;
@@ -368,7 +417,10 @@ impl Follower {
             if let Some(mut tail) = self.tails.remove(&place) {
                 clear_trouble(&mut tail, &self.reading);
                 self.places.remove(&tail.id);
-                self.known.insert(tail.id.key(), Known { saved: tail.saved(), since: now });
+                // Of a new file nothing is known that could be wanted again.
+                if tail.verdict == Verdict::Settled {
+                    self.known.insert(tail.id.key(), Known { saved: tail.saved(), since: now });
+                }
             }
         }
         outlet.send_if_full(&mut self.reading.collector)
@@ -391,10 +443,10 @@ impl Follower {
             (tail.matched, tail.active) = (false, now);
             // Under its own path it is a file that the patterns do not find any more, because they are others.
             let renamed = tail.find_renamed(folders);
-            if let Ok(Some(file)) = renamed
+            if let Ok(Some(input)) = renamed
                 && tail.path != Path::new(&tail.first_path)
             {
-                tail.file = Some(file);
+                tail.input = Some(input);
                 self.known.remove(&id.key());
                 self.places.insert(id, self.next_place);
                 self.tails.insert(self.next_place, tail);
@@ -408,17 +460,25 @@ impl Follower {
     fn forget(&mut self, now: Monotonic, outlet: &Outlet<'_>) -> Result<(), Interrupted> {
         let is_gone = |key: &String, known: &Known| {
             now.since(known.since) > FORGOTTEN_AFTER
-                && Path::new(&known.saved.path).parent().is_some_and(|folder| {
-                    let device = FileId::of_key(key).map(|id| id.device);
-                    std::fs::metadata(folder).is_ok_and(|meta| Some(meta.dev()) == device)
-                })
+                && (known.saved.gone.is_some()
+                    || Path::new(&known.saved.path).parent().is_some_and(|folder| {
+                        let device = FileId::of_key(key).map(|id| id.device);
+                        std::fs::metadata(folder).is_ok_and(|meta| Some(meta.dev()) == device)
+                    }))
         };
-        let gone: Vec<String> = self
+        let mut gone: Vec<String> = self
             .known
             .iter()
             .filter(|(key, known)| is_gone(key, known))
             .map(|(key, _)| key.clone())
             .collect();
+        let mut contents: Vec<_> =
+            self.known.iter().filter(|(_, known)| known.saved.gone.is_some()).collect();
+        let surplus = contents.len().saturating_sub(FILE_CONTENTS_KEPT_MAX);
+        if surplus > 0 {
+            contents.sort_by_key(|(_, known)| known.since);
+            gone.extend(contents[..surplus].iter().map(|(key, _)| (*key).clone()));
+        }
         for key in gone {
             self.known.remove(&key);
             self.reading.collector.position(key, None);
@@ -436,7 +496,9 @@ impl Follower {
             paths.map(|(path, error)| format!("cannot look at {}: {error}", path.display()));
         let files = self.tails.values().filter_map(|tail| match &tail.trouble {
             Some(error) => Some(format!("cannot read {}: {error}", tail.path.display())),
-            None if tail.due => Some(format!("{} is not read to its end", tail.path.display())),
+            None if tail.due || tail.verdict != Verdict::Settled => {
+                Some(format!("{} is not read to its end", tail.path.display()))
+            }
             None => None,
         });
         let too_many = format!("more than {FILES_FOLLOWED_MAX} files match, the rest is left out");
@@ -463,7 +525,7 @@ impl Follower {
 
 impl Outlet<'_> {
     /// Sends what was gathered once it is much.
-    fn send_if_full(
+    pub(super) fn send_if_full(
         &self,
         collector: &mut crate::sources::collect::Collector,
     ) -> Result<(), Interrupted> {
@@ -480,7 +542,7 @@ pub(super) fn open(path: &Path, id: FileId) -> io::Result<Option<File>> {
     Ok((FileId::of(&meta) == id && meta.is_file()).then_some(file))
 }
 
-fn note_trouble(tail: &mut Tail, error: &io::Error, reading: &Reading) {
+pub(super) fn note_trouble(tail: &mut Tail, error: &io::Error, reading: &Reading) {
     let error = error.to_string();
     if tail.trouble.is_none() {
         reading.counters.files_in_trouble.fetch_add(1, Ordering::Relaxed);

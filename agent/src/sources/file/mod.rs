@@ -1,10 +1,18 @@
-//! The source that reads lines of files: to their end once, or following them.
+//! The source that reads files: to their end once, or following them.
 //!
 //! - A file is read from where its position says, which moves in the same append as its records.
+//! - What a record is says `framing` ([`split`]): a line, several lines, a JSON document, or the whole file.
 //! - Following, a line counts when its newline is there. With `--once`, a last line without one is a record; its position
-//!   stands behind it, so what is added to that line later becomes a record of its own.
-//! - A renamed file stays the same file, and is read to its end if it stays in its folder, or was open. One that was cut, or written anew in place, is read from its first byte. A copy is
-//!   another file.
+//!   stands behind it, so what is added to that line later becomes a record of its own. A record of several lines is complete when the
+//!   next one begins, or when nothing was added for two seconds.
+//! - Of a line, what only marks its ends is left out: a carriage return in front of the newline, a byte order mark at the
+//!   start of the file, and NULs at the start of the line, which are a hole that a writer left that goes on at its old place in a file that was cut.
+//! - A file whose first bytes are those of gzip or zstd is expanded, once it has not changed for two seconds. One archive is expanded at a time. Of a
+//!   damaged one the records before the damage are kept, once, and the file is in trouble until it changes.
+//! - A renamed file stays the same file, and is read to its end if it stays in its folder, or was open. One that was cut, or written anew in place, is read from its first byte. A copy of
+//!   a log that is then cut is read on where the log was read, and so is an archive of it ([`copies`]); other copies are other files.
+//! - A removed file that is open is read to its end, and closed. At most `FILES_OPEN_MAX` are open, also while the journal takes nothing.
+//! - A file that is taken as a whole is read once it has not changed for two seconds. One that was changed since is another record. `after_read` says what becomes of it ([`after`]).
 //! - `start_at = "end"` is about the files that are there when the source runs for the first time. Files that come later
 //!   begin at their first byte, so that a rotation loses nothing.
 //! - A pattern without a file is warned of at the start. With `--once` it is something left undone, as is a file that cannot
@@ -12,10 +20,14 @@
 //! - The subject comes from the path under which a file was first seen, also after it was renamed.
 //! - The time of a record is when it was read.
 
+mod after;
 pub mod config;
+mod copies;
 mod follow;
 mod identity;
+mod input;
 mod renamed;
+mod split;
 mod tail;
 
 use std::sync::Arc;
@@ -25,8 +37,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-use self::config::FileSourceConfig;
+use self::config::{FileSourceConfig, Framing};
 use self::follow::{Follower, SUBJECT_FIELDS};
+use self::split::Format;
 use self::tail::{Interrupted, Outlet, Reading};
 use super::collect::Collector;
 use super::feed::Feed;
@@ -47,6 +60,7 @@ pub(super) struct FileSource {
     config: FileSourceConfig,
     patterns: Vec<glob::Pattern>,
     subject: Template,
+    format: Arc<Format>,
     options: SourceOptions,
     counters: Arc<SourceCounters>,
 }
@@ -67,9 +81,21 @@ impl FileSource {
         let patterns = config.paths.iter().map(parse).collect::<Result<_, _>>()?;
         let subject = Template::parse(&config.subject, SUBJECT_FIELDS)
             .map_err(|error| SourceError::Subject { source_id: id.clone(), error })?;
+        let format = match (&config.multiline, config.framing) {
+            (Some(start), _) => {
+                let start = regex::bytes::Regex::new(start).map_err(|error| {
+                    SourceError::Multiline { source_id: id.clone(), error: Box::new(error) }
+                })?;
+                Format::Multiline(start)
+            }
+            (None, Framing::Lines) => Format::Lines,
+            (None, Framing::Json) => Format::Json,
+            (None, Framing::Whole) => Format::Whole,
+        };
+        let format = Arc::new(format);
         let (config, options) = (config.clone(), options.clone());
         let counters = Arc::clone(&options.counters);
-        Ok(Self { id, config, patterns, subject, options, counters })
+        Ok(Self { id, config, patterns, subject, format, options, counters })
     }
 
     fn follower(&self, appender: &Appender) -> Follower {
@@ -80,12 +106,14 @@ impl FileSource {
             once: self.options.once,
             block: vec![0; READ_BLOCK_BYTES],
             long: Vec::new(),
+            format: Arc::clone(&self.format),
+            gone: Vec::new(),
         };
         Follower::new(
             self.id.clone(),
             self.patterns.clone(),
             self.subject.clone(),
-            self.config.start_at,
+            &self.config,
             reading,
             appender.positions(),
         )
@@ -129,11 +157,15 @@ impl Source for FileSource {
             }
             match more {
                 Ok(true) => continue,
-                Ok(false) | Err(Interrupted::Cut | Interrupted::File(_)) => {}
+                Ok(false) | Err(Interrupted::Cut | Interrupted::Early | Interrupted::File(_)) => {}
                 // Only when the receiver is dropped, and it was not.
                 Err(Interrupted::Closed) => continue,
             }
             feed.drain().await?;
+            // Reading once, there is another pass when files are to be deleted or moved.
+            if follower.all_is_durable() && self.options.once {
+                continue;
+            }
             if self.options.once {
                 let unread = follower.unread();
                 return Ok(if unread.is_empty() {

@@ -1,15 +1,15 @@
-//! Finds a closed file again after it was renamed: by its inode, in the folder where it was.
+//! Finds a closed file again after it was renamed: by its inode, in the folder where it was, also behind a link.
 //!
 //! A file that went to another folder is not looked for.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::DirEntryExt as _;
 use std::path::{Path, PathBuf};
 
 use super::follow::open;
-use super::identity::FileId;
+use super::identity::{Agreement, FileId};
+use super::input::Input;
 use super::tail::{Stamp, Tail};
 
 /// Which inode has which path, by folder: each folder is listed once a scan, when a file is missed in it.
@@ -33,28 +33,41 @@ impl Tail {
     ///
     /// # Errors
     /// When it is not to be found there or cannot be opened, and may have something unread.
-    pub(super) fn find_renamed(&mut self, folders: &mut Folders) -> io::Result<Option<File>> {
-        let folder = self.path.parent().unwrap_or(Path::new("/"));
-        let found = folders.find(folder, self.id.inode).map(Path::to_path_buf);
+    pub(super) fn find_renamed(&mut self, folders: &mut Folders) -> io::Result<Option<Input>> {
+        let real = self.real.as_ref().map(PathBuf::from);
+        let mut found = None;
+        for path in [Some(&self.path), real.as_ref()].into_iter().flatten() {
+            let folder = path.parent().unwrap_or(Path::new("/"));
+            found = found.or_else(|| folders.find(folder, self.id.inode).map(Path::to_path_buf));
+        }
         let opened = match &found {
-            Some(path) => open(path, self.id),
-            None => Ok(None),
+            Some(path) => open(path, self.id)?,
+            None => None,
         };
-        let file = match opened {
-            Ok(Some(file)) if self.check.holds(&file, self.offset)? => file,
+        let input = opened.map(Input::new).transpose()?;
+        let is_it = |mut input: Input| {
+            let agreement = match self.done {
+                Some(_) => Agreement::Everything,
+                None => input.agreement(&self.check, self.offset)?,
+            };
+            io::Result::Ok((agreement == Agreement::Everything).then_some(input))
+        };
+        let input = match input.map(is_it).transpose()?.flatten() {
+            Some(input) => input,
             // Another file has its inode: it was removed.
-            Ok(_) if self.may_have_more() => return Err(io::ErrorKind::NotFound.into()),
-            Ok(_) => return Ok(None),
-            Err(error) => return Err(error),
+            None if self.may_have_more() => return Err(io::ErrorKind::NotFound.into()),
+            None => return Ok(None),
         };
         self.path = found.unwrap_or_default();
-        let unread = self.unchanged != Some(Stamp::of(&file.metadata()?));
-        Ok(unread.then_some(file))
+        let unread = self.unchanged != Some(Stamp::of(&input.file.metadata()?));
+        Ok(unread.then_some(input))
     }
 
     /// Whether a closed file that is not found any more may have something unread: it was to be read, or another file has
     /// taken its path, so that somebody writes there.
     fn may_have_more(&self) -> bool {
-        self.due || std::fs::metadata(&self.path).is_ok_and(|meta| FileId::of(&meta) != self.id)
+        let is_new = |meta: std::fs::Metadata| FileId::of(&meta) != self.id;
+        let is_read = self.done.is_some() && !self.due;
+        !is_read && (self.due || std::fs::metadata(&self.path).is_ok_and(is_new))
     }
 }

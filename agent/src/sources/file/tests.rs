@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::config::StartAt;
+use super::config::{AfterRead, StartAt};
 use super::*;
 use crate::clock::{ManualClock, Timestamp};
 use crate::journal::{Append, Journal, Position};
@@ -14,6 +14,9 @@ use crate::limits::{CHUNK_BYTES_MAX, FILES_OPEN_MAX};
 use crate::sources::config::{LineLimits, OnOversize};
 use crate::sources::tests::{open, options, payloads, records, source_id};
 use crate::units::ByteSize;
+
+mod content;
+mod rotation;
 
 struct Bench {
     folder: tempfile::TempDir,
@@ -28,6 +31,9 @@ impl Bench {
         let config = FileSourceConfig {
             paths: vec![folder.path().join("in/*.log").display().to_string()],
             start_at: StartAt::Beginning,
+            framing: Framing::Lines,
+            multiline: None,
+            after_read: AfterRead::Keep,
             subject: "{source}.{file_stem}".to_owned(),
             limits: LineLimits {
                 record_bytes_max: ByteSize(1 << 20),
@@ -119,28 +125,77 @@ fn lines(text: &str) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_tidy_text_stay_as_they_are() {
+async fn d_19_bytes_that_are_no_tidy_text_stay_as_they_are() {
     let bench = Bench::new();
-    bench.write("a.log", b"a1\r\nb\0\0b2\nc\xff\xfe\xc33\n\n\xef\xbb\xbfd\n\ne5-no-newline");
+    let input = b"\xef\xbb\xbfa1\r\nb\0\0b2\nc\xff\xfe\xc33\n\ne5-no-newline";
+    assert_eq!(input.len(), 33);
+    bench.write("a.log", input);
     bench.write("b.log", b"");
     bench.write("c.log", b"x");
-    bench.write("d.log", b"\n");
+    bench.write("d.log", b"\n\r\n");
+    // What looks like the first byte of an archive.
+    bench.write("e.log", b"(");
+    bench.write("f.log", b"\ra\r\r\n\xef\xbb\xbfb\n");
     let counters = bench.once().await;
     let found = payloads(&bench.journal).await;
-    let expected: [&[u8]; 6] =
-        [b"a1\r", b"b\0\0b2", b"c\xff\xfe\xc33", b"\xef\xbb\xbfd", b"e5-no-newline", b"x"];
+    let expected: [&[u8]; 8] = [
+        b"a1",
+        b"b\0\0b2",
+        b"c\xff\xfe\xc33",
+        b"e5-no-newline",
+        b"x",
+        b"(",
+        b"\ra\r",
+        b"\xef\xbb\xbfb",
+    ];
     assert_eq!(found, expected);
-    assert_eq!((count(&counters.records), count(&counters.empty_lines)), (6, 3));
+    assert_eq!((count(&counters.records), count(&counters.empty_lines)), (8, 3));
     // Once more: nothing again. The rest of the unfinished line is a record of its own.
     bench.once().await;
     bench.add("a.log", "X\nY\n");
     let counters = bench.once().await;
     assert_eq!(count(&counters.records), 2);
-    assert_eq!(payloads(&bench.journal).await[6..], [b"X", b"Y"]);
+    assert_eq!(payloads(&bench.journal).await[8..], [b"X", b"Y"]);
 }
 
 #[tokio::test]
-async fn files_of_sizes_around_the_checked_parts_are_read_once_each() {
+async fn d_19_the_hole_of_a_writer_that_goes_on_behind_a_cut_is_skipped_and_counted() {
+    let bench = Bench::new();
+    let mut writer = std::fs::File::create(bench.path("a.log")).unwrap();
+    let first: String = (0..1000).map(|n| format!("l{n:04}\n")).collect();
+    bench
+        .follow(|counters| {
+            let (bench, writer, first) = (&bench, &mut writer, &first);
+            async move {
+                writer.write_all(first.as_bytes()).unwrap();
+                records_are(&counters, 1000).await;
+                OpenOptions::new()
+                    .write(true)
+                    .open(bench.path("a.log"))
+                    .unwrap()
+                    .set_len(0)
+                    .unwrap();
+                writer.write_all(b"after\n").unwrap();
+                records_are(&counters, 1001).await;
+                assert_eq!(count(&counters.hole_bytes), 6000);
+            }
+        })
+        .await;
+    assert_eq!(bench.payloads().await[1000..], ["after"]);
+    // One that takes no blocks on the disk is passed without being read, also over a restart.
+    let hole = 1 << 40;
+    let file = OpenOptions::new().write(true).open(bench.path("a.log")).unwrap();
+    file.set_len(0).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"far\nbehind", hole).unwrap();
+    let counters = bench.once().await;
+    assert_eq!(count(&counters.hole_bytes), hole);
+    bench.add("a.log", " it\n");
+    assert_eq!(count(&bench.once().await.hole_bytes), 0);
+    assert_eq!(bench.payloads().await[1001..], ["far", "behind", " it"]);
+}
+
+#[tokio::test]
+async fn d_19_files_of_sizes_around_the_checked_parts_are_read_once_each() {
     let bench = Bench::new();
     for size in [1, 2, 255, 256, 257, 1023, 1024, 1025, 5000] {
         bench.write(&format!("{size:04}.log"), vec![b'x'; size]);
@@ -157,7 +212,7 @@ async fn files_of_sizes_around_the_checked_parts_are_read_once_each() {
 }
 
 #[tokio::test]
-async fn a_line_over_the_limit_harms_no_neighbour() {
+async fn d_21_a_line_over_the_limit_harms_no_neighbour() {
     for policy in [OnOversize::DeadLetter, OnOversize::Truncate, OnOversize::Drop] {
         let mut bench = Bench::new();
         bench.config.limits.on_oversize = policy;
@@ -397,7 +452,7 @@ async fn a_file_that_is_cut_is_read_from_its_first_byte() {
 }
 
 #[tokio::test]
-async fn a_file_written_anew_in_place_is_read_whole_whatever_its_size() {
+async fn d_18_a_file_written_anew_in_place_is_read_whole_whatever_its_size() {
     for (size, name) in [(30, "larger"), (9, "equal"), (3, "smaller")] {
         for restarted in [false, true] {
             let bench = Bench::new();
@@ -428,7 +483,7 @@ async fn a_file_written_anew_in_place_is_read_whole_whatever_its_size() {
 }
 
 #[tokio::test]
-async fn a_new_file_with_the_inode_and_the_first_kilobyte_of_an_old_one_is_new() {
+async fn d_18_a_new_file_with_the_inode_and_the_first_kilobyte_of_an_old_one_is_new() {
     let bench = Bench::new();
     let header = "h".repeat(1500);
     bench.write("a.log", format!("{header}\nold\n"));
@@ -456,10 +511,12 @@ async fn a_removed_file_takes_its_position_along() {
         })
         .await;
     let appender = bench.journal.appender(&source_id()).await.unwrap();
-    let values: Vec<_> =
-        appender.positions().values().map(|value| String::from_utf8_lossy(value)).collect();
-    assert_eq!(values.len(), 1, "{values:?}");
-    assert!(values[0].contains("b.log"));
+    // What was in it is remembered, for an archive of it.
+    let positions: Vec<_> = appender.positions().iter().collect();
+    assert_eq!(positions.len(), 2, "{positions:?}");
+    let text = |index: usize| String::from_utf8_lossy(positions[index].1);
+    assert!(text(0).contains("b.log") && text(1).contains("a.log"), "{positions:?}");
+    assert!(positions[1].0.starts_with("was-"));
 }
 
 #[tokio::test]
@@ -578,6 +635,9 @@ async fn a_pattern_or_subject_that_makes_no_sense_is_refused() {
     };
     assert!(build(&bench.config).contains("a/***"));
     bench.config.paths = vec!["a/*".to_owned()];
+    bench.config.multiline = Some("(".to_owned());
+    assert!(build(&bench.config).contains("multiline"));
+    bench.config.multiline = None;
     bench.config.subject = "{nothing}".to_owned();
     assert!(build(&bench.config).contains("subject"));
 }
