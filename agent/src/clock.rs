@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -34,12 +34,48 @@ impl Monotonic {
     }
 }
 
+/// No clock that says less is right: a host without a battery begins in 1970.
+pub const PLAUSIBLE: Timestamp = Timestamp(1_700_000_000_000_000_000);
+
+/// How far the wall clock is to be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClockQuality {
+    /// Nobody says.
+    #[default]
+    Unknown,
+    /// Something keeps it right: the kernel has heard of a time server or another clock lately.
+    Synced,
+    /// Nothing does, or it says a time that cannot be.
+    Unsynced,
+}
+
+impl ClockQuality {
+    /// Its word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Synced => "synced",
+            Self::Unsynced => "unsynced",
+        }
+    }
+
+    /// What is left of it at a time: a clock that cannot be right is not kept right by anybody.
+    fn at(self, now: Timestamp) -> Self {
+        if now < PLAUSIBLE { Self::Unsynced } else { self }
+    }
+}
+
 /// A source of time.
 pub trait Clock: Send + Sync + fmt::Debug {
     /// Wall time.
     fn now(&self) -> Timestamp;
     /// Monotonic time.
     fn monotonic(&self) -> Monotonic;
+    /// How far wall time is to be trusted now.
+    fn quality(&self) -> ClockQuality {
+        ClockQuality::Unknown.at(self.now())
+    }
 }
 
 /// A clock shared by the parts.
@@ -60,6 +96,27 @@ impl Clock for SystemClock {
         let nanoseconds = time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec);
         Monotonic(u64::try_from(nanoseconds).unwrap_or(0))
     }
+
+    fn quality(&self) -> ClockQuality {
+        kernel_quality().at(self.now())
+    }
+}
+
+/// What the kernel says of its clock. It counts on its own that nobody has set it for long.
+#[expect(unsafe_code, reason = "the kernel's word on its clock has no other way in")]
+fn kernel_quality() -> ClockQuality {
+    // SAFETY: zeroes are a valid `timex`. With `modes` of zero the call changes nothing, and it writes into the struct only.
+    let (state, status) = unsafe {
+        let mut found: libc::timex = std::mem::zeroed();
+        (libc::adjtimex(&raw mut found), found.status)
+    };
+    match state {
+        // It may be forbidden, as in some containers.
+        ..0 => ClockQuality::Unknown,
+        libc::TIME_ERROR => ClockQuality::Unsynced,
+        _ if status & libc::STA_UNSYNC != 0 => ClockQuality::Unsynced,
+        _ => ClockQuality::Synced,
+    }
 }
 
 /// A clock that a test moves.
@@ -67,13 +124,18 @@ impl Clock for SystemClock {
 pub struct ManualClock {
     wall: AtomicI64,
     monotonic: AtomicU64,
+    is_synced: AtomicBool,
 }
 
 impl ManualClock {
     /// Starts at `wall`, with a monotonic time of one second.
     #[must_use]
     pub fn new(wall: Timestamp) -> Self {
-        Self { wall: AtomicI64::new(wall.0), monotonic: AtomicU64::new(1_000_000_000) }
+        Self {
+            wall: AtomicI64::new(wall.0),
+            monotonic: AtomicU64::new(1_000_000_000),
+            is_synced: AtomicBool::new(false),
+        }
     }
 
     /// Moves both clocks forward.
@@ -81,6 +143,11 @@ impl ManualClock {
         let nanoseconds = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         self.monotonic.fetch_add(nanoseconds, Ordering::SeqCst);
         self.wall.fetch_add(i64::try_from(nanoseconds).unwrap_or(i64::MAX), Ordering::SeqCst);
+    }
+
+    /// From now on, or no longer, something keeps the wall clock right.
+    pub fn sync(&self, is_synced: bool) {
+        self.is_synced.store(is_synced, Ordering::SeqCst);
     }
 
     /// Sets the wall clock, as a time server or an operator does.
@@ -96,6 +163,12 @@ impl Clock for ManualClock {
 
     fn monotonic(&self) -> Monotonic {
         Monotonic(self.monotonic.load(Ordering::SeqCst))
+    }
+
+    fn quality(&self) -> ClockQuality {
+        let is_synced = self.is_synced.load(Ordering::SeqCst);
+        let quality = if is_synced { ClockQuality::Synced } else { ClockQuality::Unsynced };
+        quality.at(self.now())
     }
 }
 

@@ -131,6 +131,10 @@ pub const FILES_UNREAD_NAMED_MAX: usize = 20;
 pub const APPENDS_PENDING_MAX: usize = 64;
 /// Bytes of appends that a source keeps until they are durable, when it cannot read them again; one is always let through.
 pub const APPENDS_KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Most bytes of the path or name in `time_from`.
+pub const TIME_FROM_BYTES_MAX: usize = 1024;
+/// How often a source says that its records have no time, at most.
+pub const TIME_WARNINGS_EVERY_MS: u64 = 10 * 60 * 1000;
 /// Headers and properties of a foreign message that become headers of its record; more are left out.
 pub const FOREIGN_HEADERS_MAX: usize = 64;
 

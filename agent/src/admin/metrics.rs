@@ -175,6 +175,11 @@ fn sources(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Result
         each(|source| source.oversize),
     )?;
     families.counter(
+        "source_times_missing",
+        "Records without a time where time_from says, since this run began",
+        each(|source| source.times_missing),
+    )?;
+    families.counter(
         "source_refused_requests",
         "Requests of producers that were answered with an error since this run began",
         each(|source| source.refused),

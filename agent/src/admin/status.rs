@@ -178,6 +178,9 @@ pub struct SourceView {
     pub turned_away: u64,
     /// Datagrams that the kernel has dropped.
     pub datagrams_dropped: u64,
+    /// Records without a time where `time_from` says; they have that of their arrival.
+    #[serde(default)]
+    pub times_missing: u64,
     /// Messages that were delivered again and were stored already.
     #[serde(default)]
     pub messages_known: u64,
@@ -513,6 +516,7 @@ impl SourceView {
             sessions_lost: source.sessions_lost,
             turned_away: source.turned_away,
             datagrams_dropped: source.datagrams_dropped,
+            times_missing: source.times_missing,
             messages_known: source.messages_known,
             messages_dropped: source.messages_dropped,
             head: source.head,

@@ -163,6 +163,7 @@ impl Appender {
             append,
             waits,
             wall: self.clock.now(),
+            quality: self.clock.quality(),
             monotonic: self.clock.monotonic(),
             _room: None,
             reply: sender,

@@ -299,10 +299,11 @@ impl Writer {
         group: &mut Group,
         operation: AppendOperation,
     ) -> Result<(), JournalError> {
-        let AppendOperation { stream: number, append, wall, monotonic, reply, .. } = operation;
+        let AppendOperation { stream: number, append, wall, monotonic, quality, reply, .. } =
+            operation;
         let Append { mut frames, positions, letters } = append;
         let count = frames.count();
-        let stamp = Stamp { wall, boot: self.boot, monotonic };
+        let stamp = Stamp { wall, boot: self.boot, monotonic, quality };
         // A chunk that has no room for these frames is complete.
         let full = group
             .building

@@ -8,7 +8,7 @@
 //! | 4 | 1 | version, 1 |
 //! | 5 | 1 | kind: 1 chunk, 2 batch part |
 //! | 6 | 1 | codec of the frames: 0 stored, 1 zstd |
-//! | 7 | 1 | clock quality: 0 unknown |
+//! | 7 | 1 | clock quality: 0 unknown, 1 synced, 2 unsynced |
 //! | 8 | 5 | epoch, big-endian |
 //! | 13 | 3 | zero |
 //! | 16 | 4 | stream number of a chunk, lane number of a part |
@@ -32,7 +32,7 @@
 use bytes::Bytes;
 
 use super::error::ChunkError;
-use crate::clock::{Monotonic, Timestamp};
+use crate::clock::{ClockQuality, Monotonic, Timestamp};
 use crate::limits::{
     CHUNK_BYTES_MAX, HEADERS_BYTES_MAX, POSITIONS_BYTES_MAX, RECORD_BYTES_MAX, SUBJECT_BYTES_MAX,
     TRANSACTION_OPERATIONS_MAX,
@@ -69,6 +69,8 @@ pub(super) struct Stamp {
     pub(super) wall: Timestamp,
     pub(super) boot: [u8; 16],
     pub(super) monotonic: Monotonic,
+    /// How far `wall` was to be trusted.
+    pub(super) quality: ClockQuality,
 }
 
 /// What a row's header says of its content.
@@ -130,7 +132,12 @@ impl Encoder {
         };
         let mut row = Vec::with_capacity(HEADER_BYTES + stored.len() + positions.len());
         row.extend_from_slice(&MAGIC);
-        row.extend_from_slice(&[VERSION, kind_byte, codec, 0]);
+        let quality = match stamp.quality {
+            ClockQuality::Unknown => 0,
+            ClockQuality::Synced => 1,
+            ClockQuality::Unsynced => 2,
+        };
+        row.extend_from_slice(&[VERSION, kind_byte, codec, quality]);
         row.extend_from_slice(&epoch.to_bytes());
         row.extend_from_slice(&[0; 3]);
         row.extend_from_slice(&owner.to_le_bytes());
@@ -209,6 +216,11 @@ pub(super) fn header(row: &[u8]) -> Result<Header, ChunkError> {
             wall: Timestamp(u64_at(row, 56).cast_signed()),
             boot: row[64..80].try_into().unwrap_or_default(),
             monotonic: Monotonic(u64_at(row, 80)),
+            quality: match row[7] {
+                1 => ClockQuality::Synced,
+                2 => ClockQuality::Unsynced,
+                _ => ClockQuality::Unknown,
+            },
         },
     };
     let header = Header {
@@ -337,6 +349,7 @@ mod tests {
         wall: Timestamp(1_700_000_000_000_000_000),
         boot: [7; 16],
         monotonic: Monotonic(5),
+        quality: ClockQuality::Synced,
     };
 
     fn row(payload: &[u8], copies: usize) -> Vec<u8> {

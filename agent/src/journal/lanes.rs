@@ -234,7 +234,7 @@ impl LaneJournal {
         let part = u32::try_from(place.part).expect("below the bound just checked");
         let kind = Kind::Part { lane: self.number.0, batch: place.batch.0, part };
         let (wall, monotonic) = (self.clock.now(), self.clock.monotonic());
-        let stamp = Stamp { wall, boot: self.boot, monotonic };
+        let stamp = Stamp { wall, boot: self.boot, monotonic, quality: self.clock.quality() };
         let label = Label { kind, epoch: place.epoch, first_seq: place.first_seq, count, stamp };
         let row = encoder.0.encode(label, frames, &[]);
         let bytes = row.len();

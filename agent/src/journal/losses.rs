@@ -14,14 +14,12 @@ use super::chunk::{self, Stamp};
 use super::error::JournalError;
 use super::state::{LaneRow, chunk_key, key_seq};
 use super::writer::Writer;
-use crate::clock::{Monotonic, Timestamp};
+use crate::clock::{Monotonic, PLAUSIBLE, Timestamp};
 use crate::limits::{DELETED_CHUNKS_MAX, LOSSES_MAX};
 use crate::record::id::{LaneNumber, Seq, StreamNumber};
 
 /// How often chunks are looked at for their age.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
-/// No clock that says less is right: a host without a battery begins in 1970.
-const WALL_PLAUSIBLE: Timestamp = Timestamp(1_700_000_000_000_000_000);
 
 /// Why records are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,7 +173,7 @@ impl Writer {
         let monotonic = i64::try_from(now.0).unwrap_or(i64::MAX);
         let wall =
             Timestamp(monotonic.saturating_add(self.quota.wall_ahead_min.unwrap_or(i64::MIN)));
-        let by_wall = if stamp.wall >= WALL_PLAUSIBLE { wall.since(stamp.wall) } else { uptime };
+        let by_wall = if stamp.wall >= PLAUSIBLE { wall.since(stamp.wall) } else { uptime };
         by_wall.max(uptime) > max_age
     }
 

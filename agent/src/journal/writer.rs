@@ -37,7 +37,7 @@ use super::replay::ReplayOperation;
 use super::snapshot::Snapshot;
 use super::state::State;
 use super::wear::WearMeter;
-use crate::clock::{Monotonic, SharedClock, Timestamp};
+use crate::clock::{ClockQuality, Monotonic, SharedClock, Timestamp};
 use crate::limits::{
     ACK_DELAY_MS_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_OPERATIONS_MAX, WRITER_QUEUE_BYTES_MAX,
     WRITER_QUEUE_OPERATIONS_MAX,
@@ -60,6 +60,7 @@ pub(super) struct AppendOperation {
     /// Whether it waits while the journal is full, where `on_full` has appends wait.
     pub(super) waits: bool,
     pub(super) wall: Timestamp,
+    pub(super) quality: ClockQuality,
     pub(super) monotonic: Monotonic,
     /// Its share of the queue's room, kept until it is applied or refused.
     pub(super) _room: Option<OwnedSemaphorePermit>,

@@ -1,5 +1,6 @@
 //! Lanes on a real journal, with a sink that follows a script.
 
+mod clocks;
 mod delivery;
 mod orders;
 mod replays;
@@ -116,12 +117,21 @@ impl Bench {
     }
 
     async fn with(directory: &Path, script: Script, config: JournalConfig) -> Self {
+        Self::clocked(directory, script, config, Arc::new(SystemClock)).await
+    }
+
+    async fn clocked(
+        directory: &Path,
+        script: Script,
+        config: JournalConfig,
+        clock: SharedClock,
+    ) -> Self {
         let options = JournalOptions {
             directory: directory.to_owned(),
             config,
             agent: None,
             host: "gw".parse().unwrap(),
-            clock: Arc::new(SystemClock),
+            clock,
         };
         let (journal, opening) = Journal::open(&options).unwrap();
         let appender = journal.appender(&"s".parse().unwrap()).await.unwrap();

@@ -11,6 +11,13 @@ pub fn push_rfc3339(time: Timestamp, out: impl jiff::fmt::Write) {
     PRINTER.print_timestamp(&to_jiff(time), out).expect("strings and vectors take all");
 }
 
+/// The time that a text names, with `Z` or an offset; `None` when it is none that can be kept.
+#[must_use]
+pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
+    let time: jiff::Timestamp = text.parse().ok()?;
+    i64::try_from(time.as_nanosecond()).ok().map(Timestamp)
+}
+
 /// The UTC day and hour, `2026-01-02` and `03`.
 #[must_use]
 pub fn day_and_hour(time: Timestamp) -> (String, String) {

@@ -220,7 +220,7 @@ pub(crate) mod tests {
             number: BatchNumber(number),
             first_seq: Seq(10),
             last_seq: Seq(9 + records),
-            sealed_at: Timestamp(1_500_000_000_000_000_007),
+            sealed_at: Timestamp(1_800_000_000_000_000_007),
             records,
             partitions: Vec::new(),
             suffix: "".into(),

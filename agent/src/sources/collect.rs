@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use super::SourceCounters;
 use super::config::{LineLimits, OnOversize};
+use super::times::Times;
 use crate::clock::Timestamp;
 use crate::journal::{Append, Position, SourceLetter};
 use crate::limits::{CHUNK_BYTES_MAX, POSITIONS_BYTES_MAX};
@@ -40,6 +41,7 @@ pub(super) struct Collector {
     letters: Vec<SourceLetter>,
     letters_bytes: usize,
     headers: HeadersBuffer,
+    times: Option<Arc<Times>>,
 }
 
 impl Collector {
@@ -53,7 +55,13 @@ impl Collector {
             letters: Vec::new(),
             letters_bytes: 0,
             headers: HeadersBuffer::default(),
+            times: None,
         }
+    }
+
+    /// One whose records get their time, and what stands beside it, by these rules.
+    pub(super) fn timed(self, times: Option<&Arc<Times>>) -> Self {
+        Self { times: times.cloned(), ..self }
     }
 
     pub(super) fn record_bytes_max(&self) -> usize {
@@ -64,7 +72,8 @@ impl Collector {
     /// is to be taken first.
     pub(super) fn has_room(&self, line_bytes: usize, beside: usize) -> bool {
         let line_bytes = line_bytes.min(self.record_bytes_max());
-        let frame = line_bytes + beside + FRAME_OVERHEAD + TRUNCATED_OVERHEAD;
+        let stamp = self.times.as_ref().map_or(0, |times| times.stamp_bytes());
+        let frame = line_bytes + beside + stamp + FRAME_OVERHEAD + TRUNCATED_OVERHEAD;
         let frames_fit = self.frames.is_empty() || self.frames.len() + frame <= CHUNK_BYTES_MAX;
         frames_fit
             && self.letters_bytes < CHUNK_BYTES_MAX
@@ -87,8 +96,13 @@ impl Collector {
 
     /// Takes a message: as a record, or as the limits say. `place` says where it stands, for a dead letter.
     pub(super) fn message(&mut self, line: Line<'_>, place: impl FnOnce() -> String) {
+        let time = match &self.times {
+            Some(times) => times.time_of(line.time, line.headers, line.head),
+            None => line.time,
+        };
+        let line = Line { time, ..line };
         if line.size <= self.limits.record_bytes_max.0 {
-            self.frames.push_new(line.time, line.subject, line.headers, line.head);
+            self.frame(line, line.head, false);
         } else {
             self.oversize(line, place);
         }
@@ -104,14 +118,7 @@ impl Collector {
             }
             OnOversize::Truncate => {
                 counters.oversize_truncated.fetch_add(1, Ordering::Relaxed);
-                self.headers.clear();
-                for (name, value) in line.headers.iter() {
-                    self.headers.push(name, value);
-                }
-                self.headers.push("waystation-truncated", "true");
-                self.headers.push("waystation-size", &line.size.to_string());
-                let head = cut_between_characters(head);
-                self.frames.push_new(line.time, line.subject, self.headers.as_headers(), head);
+                self.frame(line, cut_between_characters(head), true);
             }
             OnOversize::DeadLetter => {
                 counters.oversize_dead_lettered.fetch_add(1, Ordering::Relaxed);
@@ -131,9 +138,34 @@ impl Collector {
         }
     }
 
+    /// Adds a frame, with the headers that come to its own.
+    fn frame(&mut self, line: Line<'_>, payload: &[u8], is_cut: bool) {
+        if !is_cut && self.times.is_none() {
+            return self.frames.push_new(line.time, line.subject, line.headers, payload);
+        }
+        self.headers.clear();
+        for (name, value) in line.headers.iter() {
+            self.headers.push(name, value);
+        }
+        if is_cut {
+            self.headers.push("waystation-truncated", "true");
+            self.headers.push("waystation-size", &line.size.to_string());
+        }
+        if let Some(times) = &self.times {
+            times.stamp(&mut self.headers);
+        }
+        self.frames.push_new(line.time, line.subject, self.headers.as_headers(), payload);
+    }
+
     /// Adds a record that no limit is on.
     pub(super) fn record(&mut self, time: Timestamp, subject: &str, payload: &[u8]) {
-        self.frames.push_new(time, subject, Headers::default(), payload);
+        let (headers, size) = (Headers::default(), payload.len() as u64);
+        let line = Line { time, subject, headers, head: payload, size };
+        let time = match &self.times {
+            Some(times) => times.time_of(time, headers, payload),
+            None => time,
+        };
+        self.frame(Line { time, ..line }, payload, false);
     }
 
     /// Sets where the source resumes, as of behind the last line.

@@ -1,6 +1,6 @@
 //! A `[sources.NAME]` table: its kind, and what several kinds have in common.
 
-use crate::settings::{Kind, Table, template};
+use crate::settings::{Complaint, Kind, Table, template};
 use std::time::Duration;
 
 use super::file::config::FileSourceConfig;
@@ -9,7 +9,9 @@ use super::metrics::config::MetricsSourceConfig;
 use super::mqtt::config::MqttSourceConfig;
 use super::nats::config::NatsSourceConfig;
 use super::socket::config::SocketSourceConfig;
-use crate::limits::{RECORD_BYTES_MAX, RECORD_BYTES_MAX_DEFAULT, SUBJECT_BYTES_MAX};
+use crate::limits::{
+    RECORD_BYTES_MAX, RECORD_BYTES_MAX_DEFAULT, SUBJECT_BYTES_MAX, TIME_FROM_BYTES_MAX,
+};
 use crate::record::id::SourceId;
 use crate::units::ByteSize;
 
@@ -100,6 +102,24 @@ impl SourceKind {
     }
 }
 
+/// What every source may say of times.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TimeConfig {
+    /// `time_from`: where a record says when it happened; default none: when it was taken, unless its source knows better.
+    pub time_from: Option<TimeFrom>,
+    /// `stamp`: whether records get the headers `waystation-accepted` and `waystation-clock`; default false.
+    pub stamp: bool,
+}
+
+/// Where a record says when it happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TimeFrom {
+    /// `time_from.field`: names in a JSON object, one in the other.
+    Field(Vec<String>),
+    /// `time_from.header`: a header.
+    Header(String),
+}
+
 /// Settings of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {
@@ -107,6 +127,8 @@ pub struct SourceConfig {
     pub id: SourceId,
     /// What stands under it, by `type`.
     pub kind: SourceKind,
+    /// `time_from` and `stamp`.
+    pub time: TimeConfig,
 }
 
 /// The kinds of source, by the word for `type`.
@@ -129,9 +151,64 @@ impl SourceConfig {
     /// Reads `[sources.ID]`. `None` when something is missing, which was reported.
     #[must_use]
     pub fn read(id: Option<SourceId>, table: &Table<'_>) -> Option<Self> {
-        table.later(&["time_from", "stamp"]);
         let kind = table.kind(KINDS, KINDS_LATER, "What the source is.");
-        Some(Self { id: id?, kind: kind? })
+        let time = TimeConfig::read(table);
+        Some(Self { id: id?, kind: kind?, time })
+    }
+}
+
+impl TimeConfig {
+    /// Reads `time_from` and `stamp`.
+    fn read(table: &Table<'_>) -> Self {
+        let stamp = table
+            .boolean(
+                "stamp",
+                "Whether records say when they were taken and how good the clock was.",
+            )
+            .or(false);
+        let time_from = table
+            .optional_table("time_from", "Where a record says when it happened.")
+            .and_then(|table| TimeFrom::read(&table));
+        Self { time_from, stamp }
+    }
+}
+
+impl TimeFrom {
+    fn read(table: &Table<'_>) -> Option<Self> {
+        let field = table
+            .text("field", "Names in a JSON payload, from the outermost, with dots between.")
+            .check(|text| {
+                if text.len() > TIME_FROM_BYTES_MAX || text.split('.').any(str::is_empty) {
+                    let message = format!("\"{text}\" is no path of names");
+                    return Err(Complaint::new(message).hint("write \"time\" or \"meta.time\""));
+                }
+                Ok(())
+            })
+            .optional();
+        let header = table
+            .text("header", "The name of a header.")
+            .check(|text| match text.len() {
+                1..=TIME_FROM_BYTES_MAX => Ok(()),
+                _ => Err(Complaint::new("`header` must name a header")),
+            })
+            .optional();
+        let reading = table.reading();
+        let has = |key: &str| reading.place(&table.path(key)).is_some();
+        if has("field") == has("header") && !reading.is_describing() {
+            let message = if has("field") {
+                "`field` and `header` exclude each other"
+            } else {
+                "`field` or `header` is missing"
+            };
+            let place = reading.place(&table.path("")).map(|place| place.key);
+            let hint = "write time_from = { field = \"time\" } or { header = \"NAME\" }";
+            reading.error(table.path(""), place, Complaint::new(message).hint(hint));
+            return None;
+        }
+        match (field, header) {
+            (Some(path), _) => Some(Self::Field(path.split('.').map(str::to_owned).collect())),
+            (None, header) => header.map(Self::Header),
+        }
     }
 }
 

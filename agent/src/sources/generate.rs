@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::collect::Collector;
 use super::config::{GenerateSourceConfig, LineLimits, OnOversize};
 use super::feed::Feed;
-use super::{Finished, Source, SourceCounters, SourceError, SourceOptions};
+use super::{Finished, Source, SourceCounters, SourceError, SourceOptions, Times};
 use crate::clock::SharedClock;
 use crate::journal::Appender;
 use crate::limits::RECORD_BYTES_MAX;
@@ -29,6 +29,7 @@ const TURN_RECORDS: u64 = 1000;
 pub(super) struct GenerateSource {
     clock: SharedClock,
     counters: Arc<SourceCounters>,
+    times: Option<Arc<Times>>,
     records: Option<u64>,
     every: Duration,
     payload: Template,
@@ -51,6 +52,7 @@ impl GenerateSource {
         Ok(Self {
             clock: Arc::clone(&options.clock),
             counters: Arc::clone(&options.counters),
+            times: options.times.clone(),
             records: config.records,
             every: config.every,
             payload: Template::parse_lenient(&config.payload, FIELDS),
@@ -113,7 +115,8 @@ impl Source for GenerateSource {
             record_bytes_max: ByteSize(RECORD_BYTES_MAX as u64),
             on_oversize: OnOversize::Truncate,
         };
-        let mut collector = Collector::new(limits, Arc::clone(&self.counters));
+        let mut collector =
+            Collector::new(limits, Arc::clone(&self.counters)).timed(self.times.as_ref());
         let end = self.records.unwrap_or(u64::MAX);
         let every = u64::try_from(self.every.as_nanos()).unwrap_or(u64::MAX);
         let (began, made_before) = (self.clock.monotonic(), made);

@@ -22,6 +22,7 @@ pub mod mqtt;
 pub mod nats;
 pub mod socket;
 mod stdin;
+mod times;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -32,6 +33,7 @@ use tokio::sync::watch;
 pub use error::SourceError;
 
 use self::config::{SourceConfig, SourceKind};
+pub use self::times::Times;
 use crate::clock::SharedClock;
 use crate::journal::Appender;
 use crate::net::config::NetConfig;
@@ -60,6 +62,8 @@ pub struct SourceOptions {
     pub counters: Arc<SourceCounters>,
     /// `[net]`: whom clients trust.
     pub net: NetConfig,
+    /// What the source's config says of times; set by [`build`].
+    pub times: Option<Arc<Times>>,
 }
 
 /// What a source has done in all its runs, for status and metrics. Counted when durable; what is left out, when it is read.
@@ -89,6 +93,8 @@ pub struct SourceCounters {
     pub files_lost: AtomicU64,
     /// Sessions that a broker should have kept and has not.
     pub sessions_lost: AtomicU64,
+    /// Records without a time where `time_from` says; they keep that of their arrival.
+    pub times_missing: AtomicU64,
     /// Messages that a consumer has delivered again, and that were stored already.
     pub messages_known: AtomicU64,
     /// Messages that nobody can send again and that the journal has not taken.
@@ -141,6 +147,8 @@ pub fn build(
     options: &SourceOptions,
 ) -> Result<Box<dyn Source>, SourceError> {
     let id = config.id.clone();
+    let times = Times::of(&config.time, &options.clock, &options.counters);
+    let options = &SourceOptions { times, ..options.clone() };
     Ok(match &config.kind {
         SourceKind::File(file) => Box::new(file::FileSource::new(id, file, options)?),
         SourceKind::Generate(made) => Box::new(generate::GenerateSource::new(id, made, options)?),
@@ -174,7 +182,7 @@ mod tests {
 
     pub(super) fn options(once: bool) -> SourceOptions {
         let (counters, net) = (Arc::default(), NetConfig::default());
-        SourceOptions { once, clock: Arc::new(SystemClock), counters, net }
+        SourceOptions { once, clock: Arc::new(SystemClock), counters, net, times: None }
     }
 
     pub(super) fn open(folder: &Path) -> Journal {

@@ -64,7 +64,8 @@ impl StdinSource {
             input,
             clock: Arc::clone(&options.clock),
             subject,
-            collector: Collector::new(config.limits, Arc::clone(&counters)),
+            collector: Collector::new(config.limits, Arc::clone(&counters))
+                .timed(options.times.as_ref()),
             buffer: vec![0; READ_BLOCK_BYTES],
             carry: Vec::new(),
             size: 0,

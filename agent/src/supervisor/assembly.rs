@@ -106,6 +106,7 @@ impl Assembly {
                 clock: Arc::clone(clock),
                 counters: before.map(|entry| Arc::clone(&entry.counters)).unwrap_or_default(),
                 net: config.net.clone(),
+                times: None,
             };
             match crate::sources::build(source, &options) {
                 Ok(made) => {

@@ -292,6 +292,7 @@ fn source_status(entry: &SourceEntry, journal: &Snapshot) -> SourceStatus {
         sessions_lost: count(&counters.sessions_lost),
         turned_away: count(&counters.turned_away),
         datagrams_dropped: count(&counters.datagrams_dropped),
+        times_missing: count(&counters.times_missing),
         messages_known: count(&counters.messages_known),
         messages_dropped: count(&counters.messages_dropped),
         head: head.map_or(0, |stream| stream.head.0),

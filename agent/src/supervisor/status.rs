@@ -121,6 +121,8 @@ pub struct SourceStatus {
     pub turned_away: u64,
     /// Datagrams that the kernel has dropped.
     pub datagrams_dropped: u64,
+    /// Records without a time where `time_from` says.
+    pub times_missing: u64,
     /// Messages that were delivered again and were stored already.
     pub messages_known: u64,
     /// Messages of a core subscription that the journal has not taken.

@@ -79,3 +79,5 @@ mod support;
 mod ticks;
 /// What clippy cannot see: import order, file length, leftovers, examples that parse.
 mod tidy;
+/// When records happened, and when they were taken.
+mod times;

@@ -117,6 +117,7 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
         Column("turned away", WHEN_NOT_ZERO),
         Column("dropped", WHEN_NOT_ZERO),
         Column("known", WHEN_NOT_ZERO),
+        Column("no time", WHEN_NOT_ZERO),
     ];
     let rows = status.sources.iter().map(|source| {
         vec![
@@ -133,6 +134,7 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
             grouped(source.turned_away),
             grouped(source.datagrams_dropped + source.messages_dropped),
             grouped(source.messages_known),
+            grouped(source.times_missing),
         ]
     });
     table(&columns, rows.collect())

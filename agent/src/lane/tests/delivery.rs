@@ -28,11 +28,12 @@ impl Site {
 
     pub(super) async fn with(directory: &Path, world: Arc<World>, config: JournalConfig) -> Self {
         let bench = Bench::with(directory, Script::default(), config).await;
-        let mut parts = LaneParts {
-            sink: Arc::new(WorldSink(Arc::clone(&world))),
-            clock: Arc::new(TokioClock::default()),
-            ..bench.parts(1000)
-        };
+        Self::on(bench, world, Arc::new(TokioClock::default()))
+    }
+
+    pub(super) fn on(bench: Bench, world: Arc<World>, clock: SharedClock) -> Self {
+        let mut parts =
+            LaneParts { sink: Arc::new(WorldSink(Arc::clone(&world))), clock, ..bench.parts(1000) };
         parts.retry.backoff = Backoff::new(ms(200), ms(30_000), Jitter::None).unwrap();
         Self {
             bench,

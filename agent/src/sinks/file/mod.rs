@@ -322,8 +322,8 @@ mod tests {
     use super::*;
     use crate::sinks::tests::{batch, facts};
 
-    const NAME: &str = "src/2017-07-14/0000000000000001.ndjson";
-    const PART: &str = "src/2017-07-14/.0000000000000001.ndjson.part";
+    const NAME: &str = "src/2027-01-15/0000000000000001.ndjson";
+    const PART: &str = "src/2027-01-15/.0000000000000001.ndjson.part";
 
     fn builder(root: &Path) -> FileSinkBuilder {
         let config = FileSinkConfig {
@@ -419,7 +419,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_crash_left_is_overwritten() {
         let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("src/2017-07-14")).unwrap();
+        std::fs::create_dir_all(root.path().join("src/2027-01-15")).unwrap();
         std::fs::write(root.path().join(PART), "half of a longer fi").unwrap();
         deliver(&builder(root.path()), &[b"one"]).await.map(drop).unwrap();
         assert_eq!(std::fs::read(root.path().join(NAME)).unwrap(), b"one\n");
@@ -429,7 +429,7 @@ mod tests {
     #[tokio::test]
     async fn a_part_that_somebody_still_writes_is_left_alone() {
         let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("src/2017-07-14")).unwrap();
+        std::fs::create_dir_all(root.path().join("src/2027-01-15")).unwrap();
         std::fs::write(root.path().join(PART), "busy").unwrap();
         let held = std::fs::File::open(root.path().join(PART)).unwrap();
         rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -509,7 +509,7 @@ mod tests {
         assert!(files(outside.path()).is_empty());
         // Neither is one in the place of the file or of its temporary followed.
         std::fs::remove_file(root.path().join("src")).unwrap();
-        std::fs::create_dir_all(root.path().join("src/2017-07-14")).unwrap();
+        std::fs::create_dir_all(root.path().join("src/2027-01-15")).unwrap();
         let target = outside.path().join("target");
         std::fs::write(&target, "untouched").unwrap();
         std::os::unix::fs::symlink(&target, root.path().join(PART)).unwrap();

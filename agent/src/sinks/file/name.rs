@@ -12,6 +12,7 @@ use std::path::{Component, Path};
 use sha2::{Digest as _, Sha256};
 
 use super::config::PLACEHOLDERS;
+use crate::clock::PLAUSIBLE;
 use crate::record::batch::BatchFacts;
 use crate::record::partition::{FieldError, PartitionBy};
 use crate::record::template::{Piece, Template};
@@ -21,6 +22,9 @@ use crate::record::time::day_and_hour;
 const NAMES: usize = 4;
 /// Where the batch number stands among them.
 const BATCH: usize = 5;
+
+/// What `{date}` and `{hour}` are while the clock says a time that cannot be, as that of a host without a battery does.
+const UNDATED: &str = "undated";
 
 /// Longest path component: what file systems take, less the dot and `.part` of the temporary.
 const COMPONENT_BYTES_MAX: usize = 255 - ".".len() - ".part".len();
@@ -87,7 +91,12 @@ pub(super) fn render(
 ) -> Result<(String, Option<usize>), String> {
     let place = &facts.place;
     let fields = known_fields(text);
-    let (date, hour) = day_and_hour(facts.sealed_at);
+    // A file of 1970 would be a file of no day; those of two such batches are told apart by the fields that a name must have.
+    let (date, hour) = if facts.sealed_at < PLAUSIBLE {
+        (UNDATED.to_owned(), UNDATED.to_owned())
+    } else {
+        day_and_hour(facts.sealed_at)
+    };
     // No folder of its own: `/rN` of a replay is `rN` there.
     let suffix = facts.suffix.replace('/', "");
     let mut values = vec![
@@ -255,9 +264,22 @@ mod tests {
     fn numbers_are_padded_so_that_names_sort() {
         assert_eq!(
             name("{source}/{date}/{source}-{epoch}-{batch}-{first_seq}-{last_seq}.ndjson.zst"),
-            "src/2017-07-14/src-00001abcde-0000000000000007-0000000000000010-0000000000000012.ndjson.zst"
+            "src/2027-01-15/src-00001abcde-0000000000000007-0000000000000010-0000000000000012.ndjson.zst"
         );
-        assert_eq!(name("{agent}.{pipeline}.{sink}/{hour}"), "gw-1.pipe.files/02");
+        assert_eq!(name("{agent}.{pipeline}.{sink}/{hour}"), "gw-1.pipe.files/08");
+    }
+
+    #[test]
+    fn d_30_no_file_is_named_after_1970() {
+        let template = "{date}/{hour}/{epoch}-{batch}";
+        let parsed = parse_path_template(template).unwrap();
+        let at = |seconds: i64| {
+            let sealed_at = crate::clock::Timestamp(seconds * 1_000_000_000);
+            let facts = BatchFacts { sealed_at, ..facts(7, 3) };
+            render(template, &parsed, &facts, None).unwrap().0
+        };
+        assert_eq!(at(10), "undated/undated/00001abcde-0000000000000007");
+        assert_eq!(at(1_700_000_000), "2023-11-14/22/00001abcde-0000000000000007");
     }
 
     #[test]

@@ -101,7 +101,8 @@ impl FileSource {
     fn follower(&self, appender: &Appender) -> Follower {
         let reading = Reading {
             clock: Arc::clone(&self.options.clock),
-            collector: Collector::new(self.config.limits, Arc::clone(&self.counters)),
+            collector: Collector::new(self.config.limits, Arc::clone(&self.counters))
+                .timed(self.options.times.as_ref()),
             counters: Arc::clone(&self.counters),
             once: self.options.once,
             block: vec![0; READ_BLOCK_BYTES],

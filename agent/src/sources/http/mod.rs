@@ -42,7 +42,7 @@ use self::idempotency::{Begun, Keys, Post};
 use self::server::Server;
 use self::split::{Media, Splitting, Step};
 use super::config::LineLimits;
-use super::{Finished, Source, SourceCounters, SourceError, SourceOptions};
+use super::{Finished, Source, SourceCounters, SourceError, SourceOptions, Times};
 use crate::clock::SharedClock;
 use crate::error_chain::Chain;
 use crate::journal::{AppendError, Appender};
@@ -75,6 +75,7 @@ struct Shared {
     limits: LineLimits,
     clock: SharedClock,
     counters: Arc<SourceCounters>,
+    times: Option<Arc<Times>>,
     tokens: Tokens,
     tls: Option<ServerTls>,
     room: Arc<Room>,
@@ -106,6 +107,7 @@ impl HttpSource {
             limits: config.limits,
             clock: Arc::clone(clock),
             counters: Arc::clone(&options.counters),
+            times: options.times.clone(),
             tokens: Tokens::new(config.listen.tokens.clone(), Arc::clone(clock)),
             tls: config.listen.tls.clone().map(|files| ServerTls::new(files, &[b"http/1.1"])),
             room: Arc::new(Room::new(config.body_max.as_usize())),
@@ -222,7 +224,7 @@ impl Shared {
         let work = {
             let (keys, key) = (Arc::clone(&self.keys), key.map(str::to_owned));
             let (subject, limits) = (self.subject.clone(), self.limits);
-            let counters = Arc::clone(&self.counters);
+            let (counters, times) = (Arc::clone(&self.counters), self.times.clone());
             let client = client.to_string();
             move || {
                 let begun = key.map(|key| keys.begin(&key, digest(&bytes))).transpose()?;
@@ -231,9 +233,9 @@ impl Shared {
                     Some(Begun::Open { post, skip }) => (Some(post), skip),
                     None => (None, 0),
                 };
-                let counters = &counters;
+                let (counters, times) = (&counters, times.as_ref());
                 let (subject, client) = (subject.as_str(), client.as_str());
-                let splitting = Splitting { limits, counters, subject, time, client, skip };
+                let splitting = Splitting { limits, counters, times, subject, time, client, skip };
                 let parts = split::split(&bytes, &media, &splitting)?;
                 Ok(Ok((parts, post)))
             }

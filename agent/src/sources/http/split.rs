@@ -13,9 +13,9 @@ use super::answer::{Accepted, Refusal};
 use crate::clock::Timestamp;
 use crate::journal::Append;
 use crate::record::HeadersBuffer;
-use crate::sources::SourceCounters;
 use crate::sources::collect::{Collector, Line};
 use crate::sources::config::{LineLimits, OnOversize};
+use crate::sources::{SourceCounters, Times};
 
 /// What a body is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +50,7 @@ impl Media {
 pub(super) struct Splitting<'a> {
     pub(super) limits: LineLimits,
     pub(super) counters: &'a Arc<SourceCounters>,
+    pub(super) times: Option<&'a Arc<Times>>,
     pub(super) subject: &'a str,
     pub(super) time: Timestamp,
     /// Who sent it, for a dead letter.
@@ -97,7 +98,8 @@ pub(super) fn split(
     let beside = splitting.subject.len() + headers.as_headers().as_bytes().len();
     let mut gather = Gather {
         splitting,
-        collector: Collector::new(splitting.limits, Arc::clone(splitting.counters)),
+        collector: Collector::new(splitting.limits, Arc::clone(splitting.counters))
+            .timed(splitting.times),
         headers,
         beside,
         steps: Vec::new(),
@@ -210,7 +212,7 @@ mod tests {
     ) -> Splitting<'_> {
         let limits = LineLimits { record_bytes_max: ByteSize(100_000), on_oversize };
         let time = Timestamp(1);
-        Splitting { limits, counters, subject: "s", time, client: "127.0.0.1", skip }
+        Splitting { limits, counters, times: None, subject: "s", time, client: "127.0.0.1", skip }
     }
 
     fn run(

@@ -210,6 +210,7 @@ async fn a_post_of_several_chunks_goes_on_where_a_failure_has_left_it() {
     let splitting = Splitting {
         limits: shared.limits,
         counters: &counters,
+        times: None,
         subject: "in.src",
         time,
         client: "x",

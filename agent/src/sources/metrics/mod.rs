@@ -29,7 +29,7 @@ use self::config::{Metric, MetricsSourceConfig};
 use super::collect::{Collector, Line};
 use super::config::{LineLimits, OnOversize};
 use super::feed::Feed;
-use super::{Finished, Source, SourceCounters, SourceError, SourceOptions};
+use super::{Finished, Source, SourceCounters, SourceError, SourceOptions, Times};
 use crate::clock::{Monotonic, SharedClock, Timestamp};
 use crate::journal::Appender;
 use crate::limits::{METRICS_ENTRIES_MAX, METRICS_MS_MAX, RECORD_BYTES_MAX};
@@ -51,6 +51,7 @@ pub(super) struct MetricsSource {
     id: SourceId,
     clock: SharedClock,
     counters: Arc<SourceCounters>,
+    times: Option<Arc<Times>>,
     config: MetricsSourceConfig,
     subject: Template,
     /// `None` while its thread has it.
@@ -74,6 +75,7 @@ impl MetricsSource {
             id,
             clock: Arc::clone(&options.clock),
             counters: Arc::clone(&options.counters),
+            times: options.times.clone(),
             config: config.clone(),
             subject,
             host: None,
@@ -151,7 +153,8 @@ impl Source for MetricsSource {
             record_bytes_max: ByteSize(RECORD_BYTES_MAX as u64),
             on_oversize: OnOversize::Truncate,
         };
-        let mut collector = Collector::new(limits, Arc::clone(&self.counters));
+        let mut collector =
+            Collector::new(limits, Arc::clone(&self.counters)).timed(self.times.as_ref());
         let mut feed = Feed::new(appender, Arc::clone(&self.counters));
         let every = self.config.every;
         // What is counted since the round before needs one before the first.

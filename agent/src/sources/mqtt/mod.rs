@@ -262,7 +262,8 @@ impl Source for MqttSource {
         let known = Subscription::of(appender.positions());
         let taken = Taken::of(appender.positions());
         let counters = Arc::clone(&self.options.counters);
-        let collector = Collector::new(self.config.limits, Arc::clone(&counters));
+        let collector = Collector::new(self.config.limits, Arc::clone(&counters))
+            .timed(self.options.times.as_ref());
         let mut intake = Intake::new(Arc::new(appender), collector, counters);
         let result = self.session(&mut intake, known.as_ref(), taken, &shutdown).await;
         self.connected.send_replace(false);

@@ -266,6 +266,7 @@ impl NatsSource {
 
     fn collector(&self) -> Collector {
         Collector::new(self.config.limits, Arc::clone(&self.options.counters))
+            .timed(self.options.times.as_ref())
     }
 
     /// What the end of a session means, once what the journal has of it is counted.

@@ -40,8 +40,11 @@ pub(super) struct Gather {
 
 impl Gather {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        let collector = Collector::new(shared.limits, Arc::clone(&shared.counters));
-        Self { shared: Arc::clone(shared), collector, headers: HeadersBuffer::default() }
+        Self {
+            shared: Arc::clone(shared),
+            collector: collector(shared),
+            headers: HeadersBuffer::default(),
+        }
     }
 
     /// Takes a piece; waits for the run when enough is gathered.
@@ -90,8 +93,13 @@ impl Gather {
 
     /// Gives memory back before a long wait.
     pub(super) fn rest(&mut self) {
-        self.collector = Collector::new(self.shared.limits, Arc::clone(&self.shared.counters));
+        self.collector = collector(&self.shared);
     }
+}
+
+fn collector(shared: &Shared) -> Collector {
+    let collector = Collector::new(shared.limits, Arc::clone(&shared.counters));
+    collector.timed(shared.times.as_ref())
 }
 
 /// Records and dead letters of an append.

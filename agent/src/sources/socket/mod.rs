@@ -40,7 +40,7 @@ use self::config::{SocketSourceConfig, Transport};
 use self::frame::Framing;
 use super::config::LineLimits;
 use super::feed::Feed;
-use super::{Finished, Source, SourceCounters, SourceError, SourceOptions};
+use super::{Finished, Source, SourceCounters, SourceError, SourceOptions, Times};
 use crate::clock::SharedClock;
 use crate::journal::{Append, Appender};
 use crate::limits::{SOCKET_APPENDS_WAITING_MAX, SOCKET_LARGE_BYTES, SOCKET_STOP_MS_MAX};
@@ -75,6 +75,7 @@ struct Shared {
     is_syslog: bool,
     clock: SharedClock,
     counters: Arc<SourceCounters>,
+    times: Option<Arc<Times>>,
     /// Who may send; everybody where it is empty.
     peers: Vec<IpNet>,
     tls: Option<ServerTls>,
@@ -130,6 +131,7 @@ impl SocketSource {
             is_syslog: config.is_syslog,
             clock: Arc::clone(&options.clock),
             counters: Arc::clone(&options.counters),
+            times: options.times.clone(),
             peers: config.peers.clone(),
             tls: config.tls.clone().map(|files| ServerTls::new(files, &[])),
             appends: sender,
