@@ -8,6 +8,8 @@
     reason = "helpers of tests stand outside of what clippy takes for tests"
 )]
 
+/// The book: its generated pages, its configs, its commands.
+mod book;
 /// Bad input on the command line.
 mod certify;
 mod cli;
