@@ -1,7 +1,9 @@
 //! `cargo xtask bench`: runs one of the agent's measuring examples and keeps its figures.
 
+mod agent;
 mod languages;
 mod plugins;
+mod sources;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,12 +18,12 @@ use crate::{install, process};
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// What to measure.
-    #[arg(value_parser = ["journal", "pipeline", "delivery", "plugins"])]
+    #[arg(value_parser = ["journal", "pipeline", "delivery", "plugins", "sources"])]
     name: String,
     /// Print the figures as JSON on standard output too.
     #[arg(long)]
     json: bool,
-    /// Measure this agent, rather than building one; for plugins only.
+    /// Measure this agent, rather than building one; for plugins and sources.
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
     /// Arguments for the measuring program, after `--`.
@@ -33,6 +35,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
     let figures = match arguments.name.as_str() {
         "plugins" => plugins::measure(root, arguments.agent.as_deref())?,
+        "sources" => sources::measure(root, arguments.agent.as_deref())?,
         _ => run_example(root, arguments)?,
     };
     let folder = root.join("target/bench");

@@ -5,15 +5,16 @@
 //! alone; `clean`, by the SDK's own `Object`, does much less for a record, natively too, so that the way into the guest and
 //! back, which is the same for both, weighs more in its ratio.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
+use super::agent::{Agent, median};
 use super::languages;
 use crate::plugins;
 use crate::process;
@@ -235,14 +236,12 @@ impl Bench<'_> {
 
     /// An agent that has worked for a while, and what it holds in RAM.
     fn settled(&self, config: &str) -> Result<(f64, Agent)> {
-        let agent = Agent::start(self, config, Stdio::null())?;
+        let agent = Agent::start(&self.agent, &self.folder, config, Stdio::null())?;
         let begun = Instant::now();
         let mut before = None;
         while begun.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(200));
-            let mut ask = Command::new(&self.agent);
-            let asked = ask.args(["status", "--json", "-c"]).arg(&agent.config).output()?;
-            let Ok(status) = serde_json::from_slice::<Value>(&asked.stdout) else { continue };
+            let Some(status) = agent.status()? else { continue };
             let lanes = status["lanes"].as_array().into_iter().flatten();
             let count = |lane: &Value, key: &str| lane[key].as_u64();
             let done =
@@ -340,7 +339,7 @@ impl Bench<'_> {
             self.plugin("clean").display()
         );
         self.clear()?;
-        let mut agent = Agent::start(self, &config, Stdio::piped())?;
+        let mut agent = Agent::start(&self.agent, &self.folder, &config, Stdio::piped())?;
         let out = agent.child.stdout.take().context("no standard output")?;
         let mut reader = BufReader::new(out).lines();
         let begun = Instant::now();
@@ -388,37 +387,4 @@ fn micros(figures: &Value, records: u64, key: &str) -> Result<f64> {
     let mut found = batches.filter(|batch| batch["records"] == records);
     let found = found.next().and_then(|batch| batch[key].as_f64());
     found.with_context(|| format!("no {key} for {records} records"))
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// A running agent. Ends with this value.
-struct Agent {
-    child: Child,
-    config: PathBuf,
-}
-
-impl Agent {
-    fn start(bench: &Bench<'_>, config: &str, out: Stdio) -> Result<Self> {
-        let path = bench.folder.join("waystation.toml");
-        let head = format!("[agent]\nid = \"bench\"\ndata_dir = \"{}\"\n", bench.data().display());
-        fs::write(&path, head + config)?;
-        let log = File::create(bench.folder.join("log"))?;
-        let mut command = Command::new(&bench.agent);
-        command.args(["run", "-c"]).arg(&path).stdin(Stdio::piped()).stdout(out).stderr(log);
-        let child =
-            command.spawn().with_context(|| format!("cannot start {}", bench.agent.display()))?;
-        Ok(Self { child, config: path })
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // One that has ended by itself is not there to be killed.
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
 }

@@ -1,0 +1,51 @@
+//! An agent that is measured.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+/// A running agent. Ends with this value.
+pub(super) struct Agent {
+    pub(super) child: Child,
+    pub(super) config: PathBuf,
+    binary: PathBuf,
+}
+
+impl Agent {
+    /// Starts one with this config below `[agent]`, in a folder that holds its data in `data` and its log.
+    pub(super) fn start(binary: &Path, folder: &Path, config: &str, out: Stdio) -> Result<Self> {
+        let path = folder.join("waystation.toml");
+        let data = folder.join("data");
+        let head = format!("[agent]\nid = \"bench\"\ndata_dir = \"{}\"\n", data.display());
+        fs::write(&path, head + config)?;
+        let log = File::create(folder.join("log"))?;
+        let mut command = Command::new(binary);
+        command.args(["run", "-c"]).arg(&path).stdin(Stdio::piped()).stdout(out).stderr(log);
+        let child =
+            command.spawn().with_context(|| format!("cannot start {}", binary.display()))?;
+        Ok(Self { child, config: path, binary: binary.to_owned() })
+    }
+
+    /// What `status --json` says, once it says something.
+    pub(super) fn status(&self) -> Result<Option<Value>> {
+        let mut ask = Command::new(&self.binary);
+        let asked = ask.args(["status", "--json", "-c"]).arg(&self.config).output()?;
+        Ok(serde_json::from_slice(&asked.stdout).ok())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // One that has ended by itself is not there to be killed.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
