@@ -1,7 +1,8 @@
 //! What becomes of a file that was read as a whole: it stays, is deleted, or is moved to another folder.
 //!
 //! Nothing is done before its record is durable, and only to the file as it was read: one that was changed since is read
-//! again. A crash in between leaves the file, and its position says that it was read, so that only the rest is done.
+//! again. A crash in between leaves the file, and its position says that it was read, so that only the rest is done. What
+//! cannot be deleted or moved is in trouble, and is tried again after the next start.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,22 +20,20 @@ impl Follower {
         let keeps = self.after_read == AfterRead::Keep;
         let mut any = false;
         for tail in self.tails.values_mut() {
-            tail.durable = tail.done.filter(|_| !keeps);
-            any |= tail.durable.is_some() && tail.trouble.is_none();
+            tail.durable = tail.done.filter(|done| !keeps && tail.tried != Some(*done));
+            any |= tail.durable.is_some();
         }
         any
     }
 
     /// Deletes or moves files whose record is durable.
     pub(super) fn after_read(&mut self, outlet: &Outlet<'_>) -> Result<(), Interrupted> {
-        let is_due = |tail: &Tail| {
-            tail.durable.is_some() && tail.durable == tail.done && tail.trouble.is_none()
-        };
+        let is_due = |tail: &Tail| tail.durable.is_some() && tail.durable == tail.done;
         let tails = self.tails.iter().filter(|(_, tail)| is_due(tail));
         let places: Vec<u64> = tails.map(|(place, _)| *place).collect();
         for place in places {
             let Some(tail) = self.tails.get_mut(&place) else { continue };
-            tail.durable = None;
+            tail.tried = tail.durable.take();
             let done = match is_as_it_was_read(tail) {
                 Ok(false) => continue,
                 Ok(true) => put_away(&tail.path, &self.after_read, &self.patterns),
@@ -42,6 +41,8 @@ impl Follower {
             };
             if let Err(error) = done {
                 note_trouble(tail, &error, &self.reading);
+                // While it is closed and does not change, the trouble stays known.
+                tail.input = None;
                 continue;
             }
             self.places.remove(&tail.id);

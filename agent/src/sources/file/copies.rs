@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use super::follow::{Follower, open};
@@ -75,7 +75,7 @@ enum Comparison {
     },
     /// It is that content, and goes on at this position, which takes the place of that one.
     Copy {
-        position: Saved,
+        position: Box<Saved>,
         of: String,
     },
 }
@@ -178,7 +178,7 @@ impl Follower {
                     waits = Some(is_archive_of || waits.unwrap_or(false));
                 }
                 Comparison::Copy { position, of } => {
-                    self.adopt(place, position, &of, input);
+                    self.adopt(place, *position, &of, input);
                     return Ok(Verdict::Settled);
                 }
             }
@@ -260,7 +260,7 @@ fn compare_with_gone(
             position.offset = size;
         }
     }
-    Ok(Comparison::Copy { position, of: key.to_owned() })
+    Ok(Comparison::Copy { position: Box::new(position), of: key.to_owned() })
 }
 
 fn compare_with_followed(tail: &Tail, input: &mut Input, other: &Tail) -> io::Result<Comparison> {
@@ -281,7 +281,7 @@ fn compare_with_followed(tail: &Tail, input: &mut Input, other: &Tail) -> io::Re
     let is_archive_of = Coding::ENDINGS.iter().any(|ending| {
         let mut path = other.path.clone().into_os_string();
         path.push(ending);
-        tail.path == PathBuf::from(path)
+        tail.path.as_os_str() == path
     });
     let is_alike = match &opened {
         Some(opened) if other.check.holds(&opened.file, other.offset)? => {

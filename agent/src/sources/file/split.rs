@@ -174,7 +174,7 @@ mod tests {
             let mut at = 0;
             while let Some(record) = search.next(format, searched as u64, block, &mut at) {
                 let end = usize::try_from(record.end).unwrap();
-                found.push(text[offset..end].to_owned());
+                found.push(String::from_utf8_lossy(&bytes[offset..end]).into_owned());
                 offset = usize::try_from(record.next).unwrap();
             }
             if at == 0 && searched + room >= bytes.len() {
@@ -184,7 +184,7 @@ mod tests {
             room = if at == 0 { room + 1 } else { size };
             searched += at;
         }
-        (found, text[offset..].to_owned())
+        (found, String::from_utf8_lossy(&bytes[offset..]).into_owned())
     }
 
     fn in_all_sizes(format: &Format, text: &str) -> (Vec<String>, String) {

@@ -140,6 +140,8 @@ pub(super) struct Tail {
     pub(super) done: Option<Stamp>,
     /// How it was when the record of all of it became durable.
     pub(super) durable: Option<Stamp>,
+    /// How it was when it was to be deleted or moved: that is tried once.
+    pub(super) tried: Option<Stamp>,
     /// Since when it is as it is.
     settling: Option<(Stamp, Monotonic)>,
     /// Whether there may be something to read, so that it is worth opening.
@@ -177,6 +179,7 @@ impl Tail {
             unchanged: done,
             done,
             durable: None,
+            tried: None,
             settling: None,
             due: true,
             waits: false,

@@ -245,6 +245,47 @@ async fn d_17_a_renamed_log_that_is_compressed_is_read_once_whenever_it_is_looke
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn d_17_a_copy_shorter_than_what_was_read_is_known_by_its_marks() {
+    // Less than a head, which alone would not tell.
+    let steps = [Add(LOG, 5), CopyTo(LOG, ONE), Add(LOG, 3), Cut(LOG), Add(LOG, 1)];
+    in_all_ways("a.log*", &steps, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d_17_what_was_read_of_a_log_that_is_cut_or_removed_is_known_over_a_restart() {
+    // Copy and archive come into sight after the source has seen that the log was cut or removed.
+    let mut rotated = Rotated::new("a.log*");
+    for step in [Add(LOG, 50), CopyTo(LOG, "hidden"), Add(LOG, 2)] {
+        rotated.step(step);
+    }
+    rotated.look().await;
+    rotated.step(Cut(LOG));
+    rotated.look().await;
+    rotated.step(Rename("hidden", ONE));
+    rotated.step(Add(LOG, 50));
+    rotated.look().await;
+    assert_eq!(rotated.delivered().await, (0..102).collect::<Vec<_>>());
+    // Removed while it is followed, so that its position goes.
+    let source = rotated.bench.source(false);
+    let bench = &rotated.bench;
+    bench
+        .follow_with(source, |counters| async move {
+            bench.add(LOG, line(102));
+            records_are(&counters, 1).await;
+            let content = std::fs::read(bench.path(LOG)).unwrap();
+            std::fs::write(bench.path("hidden"), gzip(&content)).unwrap();
+            std::fs::remove_file(bench.path(LOG)).unwrap();
+            tokio::time::sleep(Duration::from_millis(1600)).await;
+            bench.write("a.log.x", line(103));
+            records_are(&counters, 2).await;
+        })
+        .await;
+    std::fs::rename(bench.path("hidden"), bench.path("a.log.1.gz")).unwrap();
+    rotated.look().await;
+    assert_eq!(rotated.delivered().await, (0..104).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn d_17_a_link_that_is_pointed_elsewhere_is_read_once_whenever_it_is_looked_at() {
     let steps = [
         Add("d/1", 10),
