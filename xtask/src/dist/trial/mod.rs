@@ -1,5 +1,6 @@
 //! `cargo xtask dist --test`: the package on a fresh Debian, from its installation to its purge.
 
+mod calls;
 mod machine;
 mod service;
 
@@ -51,6 +52,7 @@ pub(super) fn run(root: &Path, package: &Package, previous: Option<&Path>) -> Re
     step("installing", || installed(&machine, previous.unwrap_or(&package.deb)))?;
     step("looking at the unit", || unit(&machine))?;
     step("starting, reloading, stopping", || started(&machine))?;
+    step("holding system calls against the unit", || traced(&machine))?;
     let later = variant(package, 2, None)?;
     step("upgrading with a backlog", || upgraded(&machine, &later))?;
     step("an upgrade that fails", || upgrade_fails(&machine, package, &later))?;
@@ -149,10 +151,20 @@ fn started(machine: &Machine) -> Result<()> {
     agent.stop()
 }
 
-/// An agent with a backlog is upgraded while it runs, as dpkg does it, and started anew: what waited arrives, once.
-fn upgraded(machine: &Machine, later: &Path) -> Result<()> {
+/// A pipeline with a plugin, whose destination is not there. What the agent calls meanwhile is what the unit lets it call.
+fn traced(machine: &Machine) -> Result<()> {
+    install::strace()?;
     super::write(&machine.path("/etc/waystation/waystation.d/50-trial.toml"), DROP_IN.as_bytes())?;
     super::write(&machine.path("/srv/in/one.ndjson"), lines(0..LINES).as_bytes())?;
+    let trace = machine.path("/packages/trace");
+    let mut agent = Service::start_traced(machine, &trace)?;
+    wait_for_backlog(&mut agent, LINES)?;
+    agent.stop()?;
+    calls::check(machine, &Unit::read(machine)?, &trace)
+}
+
+/// An agent with a backlog is upgraded while it runs, as dpkg does it, and started anew: what waited arrives, once.
+fn upgraded(machine: &Machine, later: &Path) -> Result<()> {
     let mut agent = Service::start(machine)?;
     wait_for_backlog(&mut agent, LINES)?;
     let config = machine.path(tree::CONFIG);

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,8 @@ const UNIT: &str = "/usr/lib/systemd/system/waystation.service";
 /// Where the socket lies in the tree.
 const SOCKET: &str = "/run/trial/notify";
 /// How long anything may take, on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// What the unit in the tree says.
 pub(super) struct Unit(String);
@@ -31,7 +32,7 @@ impl Unit {
     }
 
     /// All values of a key.
-    fn all(&self, key: &str) -> Vec<&str> {
+    pub(super) fn all(&self, key: &str) -> Vec<&str> {
         let values = self.0.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         values.collect()
     }
@@ -82,6 +83,24 @@ pub(super) struct Service<'a> {
 impl<'a> Service<'a> {
     /// Starts the agent, and waits until it says that it is ready.
     pub(super) fn start(machine: &'a Machine) -> Result<Self> {
+        Self::start_under(machine, |command| command)
+    }
+
+    /// The same, with every system call written into this file.
+    pub(super) fn start_traced(machine: &'a Machine, trace: &Path) -> Result<Self> {
+        // Detached: the process that we start stays the agent, and the tracer is beside it.
+        Self::start_under(machine, |command| {
+            let mut traced = Command::new("strace");
+            traced.args(["--daemonize", "--follow-forks", "--quiet=attach", "--output"]).arg(trace);
+            traced.arg(command.get_program()).args(command.get_args());
+            traced.env_clear();
+            let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+            traced.envs(set).stdin(Stdio::null());
+            traced
+        })
+    }
+
+    fn start_under(machine: &'a Machine, under: impl FnOnce(Command) -> Command) -> Result<Self> {
         let unit = Unit::read(machine)?;
         ensure!(unit.one("Type")? == "notify", "the unit does not wait for the agent to be ready");
         folders(machine, &unit)?;
@@ -89,8 +108,7 @@ impl<'a> Service<'a> {
         let log = machine.path("/run/trial/log");
         let log =
             File::options().create(true).append(true).open(&log).context("cannot make a log")?;
-        let child = unit
-            .command(machine, unit.one("ExecStart")?)?
+        let child = under(unit.command(machine, unit.one("ExecStart")?)?)
             .env("NOTIFY_SOCKET", SOCKET)
             .env("WATCHDOG_USEC", "400000")
             .stdout(Stdio::null())
