@@ -1,7 +1,6 @@
 //! The Debian package: the tree, and a folder `DEBIAN` with what dpkg has to know and run.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -46,8 +45,12 @@ pub(super) fn build(parts: &Parts, tree: &Path, variant: &Variant<'_>) -> Result
         let of_variant = variant.postinst.filter(|_| script == "postinst");
         let file = control.join(script);
         write(&file, of_variant.unwrap_or(&of_checkout).as_bytes())?;
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755))
-            .with_context(|| format!("cannot change {}", file.display()))?;
+    }
+    // Whatever the umask of whoever builds.
+    tree::set_mode(&control, 0o755)?;
+    for file in super::entries(&control)? {
+        let is_script = SCRIPTS.iter().any(|script| file.ends_with(script));
+        tree::set_mode(&file, if is_script { 0o755 } else { 0o644 })?;
     }
     let deb = parts.out.join(format!("waystation_{version}_{}.deb", parts.architecture));
     // One thread: the compressed bytes depend on how the work is cut up.

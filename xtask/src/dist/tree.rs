@@ -112,20 +112,22 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// Whatever the umask of whoever builds: programs 0755, files 0644.
 fn modes(tree: &Path, folder: &Path) -> Result<()> {
-    let set = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))
-            .with_context(|| format!("cannot change {}", path.display()))
-    };
-    set(folder, 0o755)?;
+    set_mode(folder, 0o755)?;
     for entry in super::entries(folder)? {
         if entry.is_dir() {
             modes(tree, &entry)?;
         } else {
             let is_program = entry.starts_with(tree.join("usr/bin"));
-            set(&entry, if is_program { 0o755 } else { 0o644 })?;
+            set_mode(&entry, if is_program { 0o755 } else { 0o644 })?;
         }
     }
     Ok(())
+}
+
+/// Changes the mode of a file or a folder.
+pub(super) fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .with_context(|| format!("cannot change {}", path.display()))
 }
 
 /// The default config is one that runs.

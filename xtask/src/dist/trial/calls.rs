@@ -28,12 +28,17 @@ pub(super) fn check(machine: &Machine, unit: &Unit, trace: &Path) -> Result<()> 
     );
     let mut allowed = BTreeSet::new();
     for filter in unit.all("SystemCallFilter") {
-        match filter.strip_prefix('~') {
-            Some(denied) => {
-                let denied = members(machine, denied)?;
-                allowed.retain(|call| !denied.contains(call));
+        let (groups, is_denial) = match filter.strip_prefix('~') {
+            Some(groups) => (groups, true),
+            None => (filter, false),
+        };
+        for group in groups.split_whitespace() {
+            let members = members(machine, group)?;
+            if is_denial {
+                allowed.retain(|call| !members.contains(call));
+            } else {
+                allowed.extend(members);
             }
-            None => allowed.extend(members(machine, filter)?),
         }
     }
     let called: BTreeSet<&str> = traced.lines().filter_map(call).collect();

@@ -133,12 +133,9 @@ impl<'a> Service<'a> {
         })
     }
 
-    /// Asks the agent for its status, as root.
+    /// Asks the agent for its status, as an operator would at a shell of root.
     pub(super) fn status(&self) -> Result<Value> {
-        let mut command = self.machine.command(
-            None,
-            &["waystation", "status", "--json", "--socket", "/run/waystation/admin.sock"],
-        );
+        let mut command = self.machine.command(None, &["waystation", "status", "--json"]);
         Ok(serde_json::from_str(&crate::process::output(&mut command)?)?)
     }
 
