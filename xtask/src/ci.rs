@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::suite::{self, Counts};
 use crate::ui::{self, Align, Step};
-use crate::{install, languages, licences, process};
+use crate::{dist, install, languages, licences, process};
 
 /// The manifest of the guests' workspace.
 const GUESTS: &str = "plugins/Cargo.toml";
@@ -36,8 +36,9 @@ const SECTIONS: [Section; 9] = [
 ];
 
 /// What only `--full` runs.
-const FULL_SECTIONS: [Section; 3] = [
+const FULL_SECTIONS: [Section; 4] = [
     Section { name: "release build", run: release },
+    Section { name: "package", run: package },
     Section { name: "plugins in slow languages", run: slow_languages },
     Section { name: "full sizes", run: full_sizes },
 ];
@@ -193,6 +194,12 @@ fn tests(root: &Path) -> Result<Counts> {
 
 fn release(root: &Path) -> Result<Counts> {
     plain(process::cargo(root).args(["build", "--release", "--bin", "waystation", "--locked"]))
+}
+
+/// The Debian package, installed, upgraded, removed and purged in a fresh Debian.
+fn package(root: &Path) -> Result<Counts> {
+    dist::run_with_trial(root)?;
+    Ok(Counts::default())
 }
 
 /// The examples of plugins in languages whose tools are large and take their time.

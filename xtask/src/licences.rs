@@ -36,10 +36,7 @@ struct Package {
 
 /// Checks the trees of the workspaces with these manifests; all problems are in the error.
 pub(crate) fn check(root: &Path, manifests: &[&Path]) -> Result<()> {
-    let file = root.join("deny.toml");
-    let text = std::fs::read_to_string(&file)
-        .with_context(|| format!("cannot read {}", file.display()))?;
-    let policy = policy(&text).with_context(|| format!("cannot use {}", file.display()))?;
+    let policy = read_policy(root)?;
     let mut problems = Vec::new();
     let mut unused = policy.skipped.clone();
     for manifest in manifests {
@@ -53,6 +50,13 @@ pub(crate) fn check(root: &Path, manifests: &[&Path]) -> Result<()> {
         bail!("{} problems in the dependencies:\n  {}", problems.len(), problems.join("\n  "));
     }
     Ok(())
+}
+
+fn read_policy(root: &Path) -> Result<Policy> {
+    let file = root.join("deny.toml");
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("cannot read {}", file.display()))?;
+    policy(&text).with_context(|| format!("cannot use {}", file.display()))
 }
 
 fn policy(text: &str) -> Result<Policy> {
@@ -84,14 +88,23 @@ fn policy(text: &str) -> Result<Policy> {
     })
 }
 
-fn packages(root: &Path, manifest: &Path, targets: &[String]) -> Result<Vec<Package>> {
+/// What cargo knows of the workspace with this manifest, for the platforms of `deny.toml`.
+pub(crate) fn metadata(root: &Path, manifest: &Path) -> Result<Value> {
+    metadata_for(root, manifest, &read_policy(root)?.targets)
+}
+
+fn metadata_for(root: &Path, manifest: &Path, targets: &[String]) -> Result<Value> {
     let mut command: Command = process::cargo(root);
     command.args(["metadata", "--format-version", "1", "--locked", "--manifest-path"]);
     command.arg(manifest);
     for target in targets {
         command.args(["--filter-platform", target]);
     }
-    let metadata: Value = serde_json::from_str(&process::output(&mut command)?)?;
+    Ok(serde_json::from_str(&process::output(&mut command)?)?)
+}
+
+fn packages(root: &Path, manifest: &Path, targets: &[String]) -> Result<Vec<Package>> {
+    let metadata = metadata_for(root, manifest, targets)?;
     let packages = metadata.get("packages").and_then(Value::as_array);
     let packages = packages.context("cargo metadata lists no packages")?;
     packages

@@ -17,6 +17,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod ci;
 mod demo;
+mod dist;
 mod install;
 mod languages;
 mod licences;
@@ -59,6 +60,8 @@ enum Task {
     },
     /// Measure a part in a release build, and keep the figures in target/bench/NAME.json.
     Bench(bench::Arguments),
+    /// Make the Debian package and the tarball in target/dist/.
+    Dist(dist::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
             plugins::run(&root, &names).map(|()| true)
         }
         Task::Bench(arguments) => bench::run(&root, &arguments).map(|()| true),
+        Task::Dist(arguments) => dist::run(&root, &arguments).map(|()| true),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -13,12 +13,14 @@ pub mod explain;
 pub mod flush;
 pub mod journal;
 pub mod lane;
+pub mod man;
 pub mod pause;
 pub mod plugin;
 pub mod reload;
 mod report;
 pub mod resume;
 pub mod run;
+mod service;
 mod signals;
 pub mod status;
 mod stopped;
@@ -82,6 +84,8 @@ enum Command {
     /// Work with a plugin's file
     Plugin(plugin::Args),
     Completions(completions::Args),
+    #[command(hide = true)]
+    Man(man::Args),
     Version(version::Args),
 }
 
@@ -120,6 +124,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Pause(args) => pause::run(args)?,
         Command::Resume(args) => resume::run(args)?,
         Command::Completions(args) => completions::run(args)?,
+        Command::Man(args) => man::run(args)?,
         Command::Version(args) => version::run(args)?,
     }
     Ok(ExitCode::Done)
@@ -147,7 +152,9 @@ mod tests {
         // Only a built command knows its full name and its inherited settings.
         let mut alone = command.clone().bin_name(name.replace('-', " "));
         out.push((name.clone(), alone.render_long_help().to_string()));
-        for child in command.get_subcommands_mut().filter(|child| child.get_name() != "help") {
+        let is_shown =
+            |child: &&mut clap::Command| child.get_name() != "help" && !child.is_hide_set();
+        for child in command.get_subcommands_mut().filter(is_shown) {
             help_of(child, &format!("{name}-"), out);
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::exit::ExitCode;
+use super::service::Service;
 use super::signals::Signals;
 use crate::admin::{self, AdminOptions, OrdersSource};
 use crate::clock::SystemClock;
@@ -91,7 +92,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let code = runtime.block_on(async {
         let shutdown = Shutdown::new();
         let current = Current::default();
+        let service = Service::of_environment();
         let reload = || current.get().iter().for_each(Handle::reload_soon);
+        let look = || drop(current.get().map(|agent| agent.status()));
         let options = StartOptions {
             loaded,
             fallback,
@@ -106,7 +109,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
                 tracing::warn!("Second signal, ending at once; what is not delivered stays queued");
                 Ok(ExitCode::Failed)
             }
-            code = work(args, options, &shutdown, &current) => code,
+            code = work(args, options, &shutdown, &current, &service) => code,
+            never = service.watch(&shutdown, look) => match never {},
         }
     });
     // A blocking call that hangs, on a disk say, must not keep the process.
@@ -154,6 +158,7 @@ async fn work(
     options: StartOptions,
     shutdown: &Shutdown,
     current: &Current,
+    service: &Service,
 ) -> anyhow::Result<ExitCode> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %args.config.display(), "Agent starts");
     let clock = Arc::clone(&options.clock);
@@ -161,7 +166,7 @@ async fn work(
     let admin_config = &options.loaded.config.admin;
     let admin_options =
         AdminOptions { socket: admin_config.socket.clone(), listen: admin_config.listen };
-    let supervisor = match start(&options, shutdown).await {
+    let supervisor = match start(&options, shutdown, service).await {
         Ok(Some(supervisor)) => supervisor,
         Ok(None) => return Ok(ExitCode::Done),
         Err(error) => return start_failed(error),
@@ -173,7 +178,9 @@ async fn work(
     if let Some(error) = admin.take_socket_error() {
         tracing::warn!(error = %Chain(&error), "Admin socket cannot be bound, status has to do without");
     }
-    let end = match run_over_salvages(supervisor, options, args.timeout, shutdown, current).await {
+    service.ready();
+    let running = run_over_salvages(supervisor, options, args.timeout, shutdown, current, service);
+    let end = match running.await {
         Ok(end) => end,
         Err(error) => return start_failed(error),
     };
@@ -204,6 +211,7 @@ async fn work(
 async fn start(
     options: &StartOptions,
     shutdown: &Shutdown,
+    service: &Service,
 ) -> Result<Option<Supervisor>, StartError> {
     let mut is_told = false;
     loop {
@@ -214,6 +222,7 @@ async fn start(
         };
         if !std::mem::replace(&mut is_told, true) {
             tracing::error!(error = %Chain(&error), "Agent does not start before its volume has room, and waits for that");
+            service.waits_for_room();
         }
         loop {
             tokio::select! {
@@ -234,6 +243,7 @@ async fn run_over_salvages(
     timeout: Option<Duration>,
     shutdown: &Shutdown,
     current: &Current,
+    service: &Service,
 ) -> Result<RunEnd, StartError> {
     let mut salvages = 0;
     loop {
@@ -249,9 +259,10 @@ async fn run_over_salvages(
         // What a reload has taken up stays.
         let (loaded, fallback) = end.config.clone();
         (options.loaded, options.fallback) = (Loaded::clone(&loaded), fallback);
-        let Some(next) = start(&options, shutdown).await? else { return Ok(end) };
+        let Some(next) = start(&options, shutdown, service).await? else { return Ok(end) };
         supervisor = next;
         current.set(supervisor.handle());
+        service.ready();
     }
 }
 

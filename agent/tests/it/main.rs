@@ -68,6 +68,8 @@ mod rotation;
 mod routes;
 /// The JSON Schema of the config.
 mod schema;
+/// What a service manager is told.
+mod service;
 /// The plugins that come with the agent.
 mod shipped_plugins;
 /// Stopping while nothing moves.
