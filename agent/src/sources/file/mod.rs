@@ -1,7 +1,7 @@
 //! The source that reads files: to their end once, or following them.
 //!
 //! - A file is read from where its position says, which moves in the same append as its records.
-//! - What a record is says `framing` ([`split`]): a line, several lines, a JSON document, or the whole file.
+//! - What a record is says `framing` (`split`): a line, several lines, a JSON document, or the whole file.
 //! - Following, a line counts when its newline is there. With `--once`, a last line without one is a record; its position
 //!   stands behind it, so what is added to that line later becomes a record of its own. A record of several lines is complete when the
 //!   next one begins, or when nothing was added for two seconds.
@@ -10,9 +10,9 @@
 //! - A file whose first bytes are those of gzip or zstd is expanded, once it has not changed for two seconds. One archive is expanded at a time. Of a
 //!   damaged one the records before the damage are kept, once, and the file is in trouble until it changes.
 //! - A renamed file stays the same file, and is read to its end if it stays in its folder, or was open. One that was cut, or written anew in place, is read from its first byte. A copy of
-//!   a log that is then cut is read on where the log was read, and so is an archive of it ([`copies`]); other copies are other files.
+//!   a log that is then cut is read on where the log was read, and so is an archive of it (`copies`); other copies are other files.
 //! - A removed file that is open is read to its end, and closed. At most `FILES_OPEN_MAX` are open, also while the journal takes nothing.
-//! - A file that is taken as a whole is read once it has not changed for two seconds. One that was changed since is another record. `after_read` says what becomes of it ([`after`]).
+//! - A file that is taken as a whole is read once it has not changed for two seconds. One that was changed since is another record. `after_read` says what becomes of it (`after`).
 //! - `start_at = "end"` is about the files that are there when the source runs for the first time. Files that come later
 //!   begin at their first byte, so that a rotation loses nothing.
 //! - A pattern without a file is warned of at the start. With `--once` it is something left undone, as is a file that cannot
