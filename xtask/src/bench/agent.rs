@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 /// A running agent. Ends with this value.
@@ -29,8 +29,17 @@ impl Agent {
         Ok(Self { child, config: path, binary: binary.to_owned() })
     }
 
+    /// Fails when it has ended, which none that is measured may.
+    pub(super) fn runs(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the agent ended ({status}); its log is beside {}", self.config.display());
+        }
+        Ok(())
+    }
+
     /// What `status --json` says, once it says something.
-    pub(super) fn status(&self) -> Result<Option<Value>> {
+    pub(super) fn status(&mut self) -> Result<Option<Value>> {
+        self.runs()?;
         let mut ask = Command::new(&self.binary);
         let asked = ask.args(["status", "--json", "-c"]).arg(&self.config).output()?;
         Ok(serde_json::from_slice(&asked.stdout).ok())

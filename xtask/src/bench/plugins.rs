@@ -236,7 +236,7 @@ impl Bench<'_> {
 
     /// An agent that has worked for a while, and what it holds in RAM.
     fn settled(&self, config: &str) -> Result<(f64, Agent)> {
-        let agent = Agent::start(&self.agent, &self.folder, config, Stdio::null())?;
+        let mut agent = Agent::start(&self.agent, &self.folder, config, Stdio::null())?;
         let begun = Instant::now();
         let mut before = None;
         while begun.elapsed() < PATIENCE {

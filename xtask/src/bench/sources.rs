@@ -24,6 +24,8 @@ const RECORDS: u64 = 300_000;
 const ROUNDS: usize = 3;
 /// How long an agent may take for them.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Messages that are published before the stream is asked whether it has them: what it cannot keep up with it drops.
+const UNSTORED_MAX: usize = 5000;
 /// Lines of a post, and clients that post at the same time.
 const POST_LINES: usize = 1000;
 const CLIENTS: usize = 4;
@@ -128,7 +130,7 @@ impl Bench {
     }
 
     /// Records a second, from `begun` until all are durable.
-    fn rate(&self, agent: &Agent, begun: Instant) -> Result<f64> {
+    fn rate(&self, agent: &mut Agent, begun: Instant) -> Result<f64> {
         while begun.elapsed() < PATIENCE {
             if taken(agent)? >= RECORDS {
                 return Ok(RECORDS as f64 / begun.elapsed().as_secs_f64());
@@ -146,13 +148,13 @@ impl Bench {
             "type = \"generate\"\nrecords = {RECORDS}\nevery = \"0ms\"\npayload = '{payload}'"
         );
         let begun = Instant::now();
-        self.rate(&self.start(&source)?, begun)
+        self.rate(&mut self.start(&source)?, begun)
     }
 
     fn file(&self) -> Result<f64> {
         let source = format!("type = \"file\"\npaths = [\"{}\"]", self.lines().display());
         let begun = Instant::now();
-        self.rate(&self.start(&source)?, begun)
+        self.rate(&mut self.start(&source)?, begun)
     }
 
     fn stdin(&self) -> Result<f64> {
@@ -161,15 +163,15 @@ impl Bench {
         let begun = Instant::now();
         std::io::copy(&mut File::open(self.lines())?, &mut input)?;
         // The end of it would end the source, and be seen in `status` as that.
-        let rate = self.rate(&agent, begun);
+        let rate = self.rate(&mut agent, begun);
         drop(input);
         rate
     }
 
     fn http(&self) -> Result<f64> {
         let port = free_port()?;
-        let agent = self.start(&format!("type = \"http\"\nlisten = \"127.0.0.1:{port}\""))?;
-        wait_for(port)?;
+        let mut agent = self.start(&format!("type = \"http\"\nlisten = \"127.0.0.1:{port}\""))?;
+        listening(&mut agent, port)?;
         let text = fs::read_to_string(self.lines())?;
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
         let posts: Vec<String> = lines.chunks(POST_LINES).map(|lines| lines.concat()).collect();
@@ -187,7 +189,7 @@ impl Bench {
             }
             Ok(())
         })?;
-        self.rate(&agent, begun)
+        self.rate(&mut agent, begun)
     }
 
     fn tcp(&self) -> Result<f64> {
@@ -203,13 +205,13 @@ impl Bench {
 
     fn stream(&self, kind: &str, bytes: Vec<u8>) -> Result<f64> {
         let port = free_port()?;
-        let transport = if kind == "syslog" { "\ntransport = \"tcp\"" } else { "" };
-        let agent =
-            self.start(&format!("type = \"{kind}\"\nlisten = \"127.0.0.1:{port}\"{transport}"))?;
-        let mut stream = wait_for(port)?;
+        let protocol = if kind == "syslog" { "\nprotocol = \"tcp\"" } else { "" };
+        let mut agent =
+            self.start(&format!("type = \"{kind}\"\nlisten = \"127.0.0.1:{port}\"{protocol}"))?;
+        let mut stream = listening(&mut agent, port)?;
         let begun = Instant::now();
         stream.write_all(&bytes)?;
-        let rate = self.rate(&agent, begun);
+        let rate = self.rate(&mut agent, begun);
         drop(stream);
         rate
     }
@@ -224,21 +226,24 @@ impl Bench {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, server.port))?;
         let mut writer = BufWriter::new(stream.try_clone()?);
         writer.write_all(b"CONNECT {\"verbose\":false,\"pedantic\":false}\r\n")?;
-        for line in text.lines() {
-            write!(writer, "PUB bench.in {}\r\n{line}\r\n", line.len())?;
-        }
-        writer.flush()?;
-        let begun = Instant::now();
-        while server.messages("BENCH")? < RECORDS {
-            ensure!(begun.elapsed() < PATIENCE, "the stream does not take the messages");
-            std::thread::sleep(Duration::from_millis(50));
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, lines) in (1..).zip(lines.chunks(UNSTORED_MAX)) {
+            for line in lines {
+                write!(writer, "PUB bench.in {}\r\n{line}\r\n", line.len())?;
+            }
+            writer.flush()?;
+            let (begun, sent) = (Instant::now(), (number * UNSTORED_MAX as u64).min(RECORDS));
+            while server.messages("BENCH")? < sent {
+                ensure!(begun.elapsed() < PATIENCE, "the stream does not take the messages");
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
         drop((writer, stream));
         let port = server.port;
         let source =
             format!("type = \"nats\"\nservers = [\"nats://127.0.0.1:{port}\"]\nstream = \"BENCH\"");
         let begun = Instant::now();
-        self.rate(&self.start(&source)?, begun)
+        self.rate(&mut self.start(&source)?, begun)
     }
 
     /// The 99th percentile of how long a post takes, in seconds.
@@ -246,8 +251,8 @@ impl Bench {
         self.clear()?;
         let port = free_port()?;
         let source = format!("type = \"http\"\nlisten = \"127.0.0.1:{port}\"\npath = \"/\"");
-        let _agent = self.start(&source)?;
-        wait_for(port)?;
+        let mut agent = self.start(&source)?;
+        listening(&mut agent, port)?;
         let bomb = if with_hostile { bomb()? } else { Vec::new() };
         let ended = std::sync::atomic::AtomicBool::new(false);
         let mut slow = Vec::new();
@@ -294,7 +299,7 @@ fn waits(port: u16) -> Result<f64> {
 }
 
 /// How many records are durable.
-fn taken(agent: &Agent) -> Result<u64> {
+fn taken(agent: &mut Agent) -> Result<u64> {
     let status = agent.status()?;
     Ok(status.and_then(|status| status["sources"][0]["records"].as_u64()).unwrap_or(0))
 }
@@ -303,9 +308,11 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-fn wait_for(port: u16) -> Result<TcpStream> {
+/// A connection to an agent that begins to listen.
+fn listening(agent: &mut Agent, port: u16) -> Result<TcpStream> {
     let begun = Instant::now();
     loop {
+        agent.runs()?;
         match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
             Ok(stream) => return Ok(stream),
             Err(error) if begun.elapsed() > PATIENCE => return Err(error.into()),
@@ -337,7 +344,7 @@ struct Client {
 
 impl Client {
     fn connect(port: u16) -> Result<Self> {
-        let writer = wait_for(port)?;
+        let writer = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         writer.set_nodelay(true)?;
         writer.set_read_timeout(Some(PATIENCE))?;
         let reader = BufReader::new(writer.try_clone()?);
