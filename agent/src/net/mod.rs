@@ -1,6 +1,7 @@
 //! Plumbing that clients and listeners share: connections and their visible state. It makes no policy: what a lost connection means is
 //! decided by whoever uses it.
 
+pub mod authority;
 pub mod clients;
 pub mod config;
 pub mod http;

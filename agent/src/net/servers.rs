@@ -1,5 +1,6 @@
 //! Where NATS servers are, and what a stream may be called: the keys that the source and the sink have in common.
 
+use super::authority::host_and_port;
 use crate::settings::{Complaint, Table};
 
 /// Reads `servers`.
@@ -28,23 +29,7 @@ fn check_server(url: &str) -> Result<(), Complaint> {
         let message = "secrets do not stand in URLs";
         return Err(Complaint::new(message).hint("use credentials = { file = \"PATH\" }"));
     }
-    let authority = authority.trim_end_matches('/');
-    let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, "")) => (address, None),
-        Some((address, rest)) => (address, Some(rest.strip_prefix(':').unwrap_or(rest))),
-        None => match authority.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (authority, None),
-        },
-    };
-    let of_host = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
-    if host.is_empty() || !host.chars().all(of_host) {
-        return wrong(format!("\"{url}\" names no host"));
-    }
-    match port.map(str::parse::<u16>) {
-        None | Some(Ok(1..)) => Ok(()),
-        Some(_) => wrong(format!("\"{url}\" has no valid port")),
-    }
+    host_and_port(url, authority).map(drop).or_else(wrong)
 }
 
 /// Whether it may be the name of a `what`, a stream or a consumer.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::filter;
 use crate::limits::{MQTT_CLIENT_ID_BYTES_MAX, MQTT_TOPICS_MAX};
+use crate::net::authority::host_and_port;
 use crate::net::config::TlsConfig;
 use crate::secret::Secret;
 use crate::settings::{Complaint, Table};
@@ -97,24 +98,9 @@ impl Broker {
                 ));
             }
         };
-        let authority = authority.strip_suffix('/').unwrap_or(authority);
-        let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((address, "")) => (address, None),
-            Some((address, rest)) => (address, Some(rest.strip_prefix(':').unwrap_or(rest))),
-            None => match authority.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (authority, None),
-            },
-        };
-        let of_host = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
-        if host.is_empty() || !host.chars().all(of_host) {
-            return wrong(format!("\"{url}\" names no host"));
-        }
-        let port = match port.map(str::parse) {
-            None if tls => 8883,
-            None => 1883,
-            Some(Ok(port @ 1..)) => port,
-            Some(_) => return wrong(format!("\"{url}\" has no valid port")),
+        let (host, port) = match host_and_port(url, authority) {
+            Ok((host, port)) => (host, port.unwrap_or(if tls { 8883 } else { 1883 })),
+            Err(message) => return wrong(message),
         };
         Ok(Self { host: host.to_owned(), port, tls })
     }
