@@ -274,8 +274,11 @@ fn compare_with_followed(tail: &Tail, input: &mut Input, other: &Tail) -> io::Re
             Err(_) => None,
         },
     };
-    // An archive of an archive is nobody's rotation.
-    if opened.as_ref().is_some_and(|opened| opened.coding.is_some()) {
+    // An archive of an archive is nobody's rotation. But one that was not read yet may have the position of a removed log, because
+    // it has got its inode; that is found out when it is read.
+    if let Some(opened) = opened.as_ref().filter(|opened| opened.coding.is_some())
+        && other.unchanged == Some(Stamp::of(&opened.file.metadata()?))
+    {
         return Ok(Comparison::Other);
     }
     let is_archive_of = Coding::ENDINGS.iter().any(|ending| {

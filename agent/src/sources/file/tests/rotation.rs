@@ -286,6 +286,36 @@ async fn d_17_what_was_read_of_a_log_that_is_cut_or_removed_is_known_over_a_rest
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn d_17_an_archive_is_known_while_the_inode_of_its_log_is_that_of_the_next_archive() {
+    let rotated = Rotated::new("a.log*");
+    let bench = &rotated.bench;
+    let text = |numbers: std::ops::Range<usize>| numbers.map(line).collect::<String>();
+    bench.write(LOG, text(0..50));
+    bench.once().await;
+    // As if the log had been removed, and the next archive had got its inode.
+    bench.write(LOG, gzip(text(50..90).as_bytes()));
+    std::fs::rename(bench.path(LOG), bench.path("hidden")).unwrap();
+    bench.write("a.log.2.gz", gzip(text(0..50).as_bytes()));
+    let of_clock = SourceOptions { clock: Arc::clone(&rotated.clock) as _, ..options(false) };
+    let source = FileSource::new(source_id(), &bench.config, &of_clock).unwrap();
+    let clock = &rotated.clock;
+    bench
+        .follow_with(Box::new(source), |counters| async move {
+            for look in 0..10 {
+                if look == 1 {
+                    // When the first one has stayed as it is for long enough, this one has not.
+                    std::fs::rename(bench.path("hidden"), bench.path("a.log.1.gz")).unwrap();
+                }
+                tokio::time::sleep(Duration::from_millis(60)).await;
+                clock.advance(Duration::from_millis(1100));
+            }
+            records_are(&counters, 40).await;
+        })
+        .await;
+    assert_eq!(rotated.delivered().await, (0..90).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn d_17_a_link_that_is_pointed_elsewhere_is_read_once_whenever_it_is_looked_at() {
     let steps = [
         Add("d/1", 10),
