@@ -140,13 +140,6 @@ fn settle(home: &Home, mut agent: Agent) {
     assert!(agent.stop().success());
 }
 
-/// The largest resident memory so far, in bytes.
-fn peak_memory(agent: &Agent) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-}
-
 /// Ten bombs of either kind at once, in pieces of unknown length, and what else a decoder has to stand.
 #[test]
 fn d_22_a_compressed_body_is_no_bomb() {
@@ -155,7 +148,7 @@ fn d_22_a_compressed_body_is_no_bomb() {
     let home = Home::new(&config(port, "", ""));
     let agent = home.start(&["run"]);
     let mut client = Client::ready(port);
-    let before = peak_memory(&agent);
+    let before = agent.memory("VmHWM");
 
     let zeros = vec![0; 16 << 20];
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
@@ -190,7 +183,7 @@ fn d_22_a_compressed_body_is_no_bomb() {
                 bombs.into_iter().map(|bomb| bomb.join().unwrap()).max().unwrap().max(slowest);
         });
     }
-    let grown = peak_memory(&agent) - before;
+    let grown = agent.memory("VmHWM") - before;
     eprintln!("20 bombs: the slowest was refused in {slowest:?}, {} MiB more", grown >> 20);
     assert!(grown <= BODY_MAX + (32 << 20), "{} MiB more", grown >> 20);
 

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::support::agent::{Agent, Home, files_below};
 use super::support::reload::{Ingest, Way, refused, status, wait_adopted, wait_refused};
@@ -13,6 +13,9 @@ use super::support::{LONG, plugin, seed, size, wait_for};
 
 /// The longest that a reload may keep records out, on a machine that does much else: half a second is meant.
 const INGEST_PAUSE_MAX: Duration = Duration::from_secs(20);
+
+/// What an agent may have more at the end of the reloads than after the first tenth of them: allocators keep some of what was freed.
+const MEMORY_GROWS_MAX: u64 = 24 << 20;
 
 /// What a valid config may look like.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +83,7 @@ fn another_plugin(number: usize) -> Vec<u8> {
     bytes
 }
 
-/// Appends numbered lines for as long as it lives.
+/// Appends 2000 numbered lines a second for as long as it lives.
 struct Flow {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<u64>,
@@ -94,9 +97,9 @@ impl Flow {
             let mut file = std::fs::File::options().append(true).create(true).open(path).unwrap();
             let mut count = 0;
             while !stopped.load(Ordering::SeqCst) {
-                let lines: String = (count..count + 5).map(|n| format!("{n:08}\n")).collect();
+                let lines: String = (count..count + 20).map(|n| format!("{n:08}\n")).collect();
                 file.write_all(lines.as_bytes()).unwrap();
-                count += 5;
+                count += 20;
                 std::thread::sleep(Duration::from_millis(10));
             }
             count
@@ -169,6 +172,8 @@ struct Course {
     adopted: String,
     refusals: usize,
     plugins: usize,
+    /// The longest that a valid config took from its last byte until it ran.
+    longest: Duration,
 }
 
 impl Course {
@@ -219,13 +224,15 @@ impl Course {
             1 => shape.records_max = random.u64(1..300),
             2 => shape.linger_ms = random.u64(1..200),
             3 => shape.backoff_ms = random.u64(1..100),
-            4 => shape.records_per_second = random.bool().then(|| random.u64(300..900)),
+            4 => shape.records_per_second = random.bool().then(|| random.u64(2500..5000)),
             _ => shape.has_transform = !shape.has_transform,
         }
         self.adopted = format!("v{number}");
         let way = Way::ALL[random.usize(0..Way::ALL.len())];
         way.put(&self.home, &config(self.shape, &self.adopted));
+        let begun = Instant::now();
         wait_adopted(&self.home, &self.adopted);
+        self.longest = self.longest.max(begun.elapsed());
     }
 }
 
@@ -239,6 +246,7 @@ fn d_26_reloads_under_a_flow_lose_nothing_and_repeat_nothing_and_no_invalid_one_
         adopted: "v0".to_owned(),
         refusals: 0,
         plugins: 0,
+        longest: Duration::ZERO,
     };
     std::fs::write(course.home.path("pass.wasm"), another_plugin(0)).unwrap();
     let mut agent = course.home.start(&["run"]);
@@ -247,22 +255,29 @@ fn d_26_reloads_under_a_flow_lose_nothing_and_repeat_nothing_and_no_invalid_one_
     wait_for("the flow", LONG, || (!numbers(&course.home, "extra").is_empty()).then_some(()));
     let before = handles(&agent);
     let ingest = Ingest::watch(&course.home);
+    let mut memory = 0;
     for number in 1..=reloads {
         course.step(number);
+        if number == reloads / 10 {
+            memory = agent.memory("VmRSS");
+        }
         assert!(agent.ended().is_none(), "reload {number}: {}", course.home.log());
     }
-    let Course { home, refusals, plugins, .. } = course;
+    let Course { home, refusals, plugins, longest, .. } = course;
     Way::Renamed.put(&home, &config(FIRST, "last"));
     wait_adopted(&home, "last");
     let pause = ingest.longest_pause();
     let after = handles(&agent);
+    let grown = agent.memory("VmRSS").saturating_sub(memory);
     let count = flow.end();
     wait_for("all records", LONG, || (status(&home)?["sources"][0]["head"] == count).then_some(()));
     wait_drained(&home, 2);
     eprintln!(
         "{reloads} reloads, {refusals} of them invalid, {plugins} of a plugin, {count} records; \
-         {before} handles before, {after} after; the longest pause of ingest was {pause:?}"
+         {before} handles before, {after} after; {memory} bytes of memory after a tenth, {grown} more at \
+         the end; a valid one ran after at most {longest:?}; the longest pause of ingest was {pause:?}"
     );
+    assert!(grown < MEMORY_GROWS_MAX, "{grown} bytes more than after a tenth of the reloads");
     assert!(pause < INGEST_PAUSE_MAX, "nothing was taken in for {pause:?}");
     assert!(after <= before + 6, "{before} handles before, {after} after");
     assert!(agent.stop().success(), "{}", home.log());

@@ -107,13 +107,6 @@ fn processor_ticks(agent: &Agent) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-/// The largest resident memory so far, in bytes.
-fn peak_memory(agent: &Agent) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-}
-
 /// Everything that a decoder has been seen to stumble over, one connection each.
 #[test]
 fn d_20_broken_framing_ends_its_connection_with_one_line_and_nobody_elses() {
@@ -179,14 +172,14 @@ fn d_21_a_line_without_end_costs_no_memory_and_its_neighbours_arrive() {
     let mut stream = connect(port);
     stream.write_all(b"0123456789\n").unwrap();
     wait_for_records(&home, 1);
-    let before = peak_memory(&agent);
+    let before = agent.memory("VmHWM");
     let block = vec![b'x'; 1 << 20];
     for _ in 0..50 {
         stream.write_all(&block).unwrap();
     }
     stream.write_all(b"\n9876543210\n").unwrap();
     wait_for_records(&home, 3);
-    let grown = peak_memory(&agent).saturating_sub(before);
+    let grown = agent.memory("VmHWM").saturating_sub(before);
     eprintln!("a line of 50 MiB: {grown} bytes more");
     assert!(grown < 4 << 20, "{grown} bytes more");
     stream.write_all(b"still the same connection\n").unwrap();

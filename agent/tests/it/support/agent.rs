@@ -94,6 +94,13 @@ impl Agent {
         self.child.id()
     }
 
+    /// A line of `/proc/PID/status` in bytes: `VmRSS` is what is resident, `VmHWM` the most that it ever was.
+    pub(crate) fn memory(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_matches([':', ' ', '\t', 'k', 'B']).parse::<u64>().unwrap() * 1024
+    }
+
     /// SIGKILL, and waits for the end.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
