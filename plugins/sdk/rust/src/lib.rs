@@ -24,6 +24,9 @@
 //! `cargo test` can test a plugin: there [`log`] prints and [`state`] keeps its values in the thread. The feature `testing`
 //! adds the module `testing`, for `[dev-dependencies]`.
 //!
+//! The feature `pools`, on by default, brings an allocator that suits plugins; a crate that has a `#[global_allocator]` of its own
+//! turns it off.
+//!
 //! A plugin may say what it is and what config it takes, so that tools can help without running it on data:
 //! `export_transform!(OnlyLarge, about!().config_schema(include_str!("../schema.json")))`.
 //!
@@ -34,6 +37,8 @@ mod about;
 pub mod json;
 mod key;
 pub mod log;
+#[cfg(any(test, all(target_arch = "wasm32", feature = "pools")))]
+mod pools;
 pub mod sink;
 pub mod state;
 #[cfg(feature = "testing")]
@@ -91,6 +96,10 @@ pub use key::{By, stable_hash};
 use sink::{Batch, Rejection, Sink, SinkError};
 #[doc(hidden)]
 pub use waystation_plugin_transform_world as transform_world;
+
+#[cfg(all(target_arch = "wasm32", feature = "pools"))]
+#[global_allocator]
+static ALLOCATOR: pools::Pools<std::alloc::System> = pools::Pools::new(std::alloc::System);
 
 /// The config of a plugin that takes none; any key in it is an error.
 #[derive(Debug, Clone, Copy, Default)]

@@ -39,6 +39,7 @@ const SDK: &[File] = sdk!(
     "plugins/sdk/rust/src/key.rs",
     "plugins/sdk/rust/src/lib.rs",
     "plugins/sdk/rust/src/log.rs",
+    "plugins/sdk/rust/src/pools.rs",
     "plugins/sdk/rust/src/sink.rs",
     "plugins/sdk/rust/src/state.rs",
     "plugins/sdk/rust/src/testing.rs",
