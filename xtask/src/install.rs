@@ -81,16 +81,16 @@ pub(crate) fn strace() -> Result<()> {
     apt(&["strace"], "the tests of power cuts see by it what the agent writes and syncs")
 }
 
-/// Installs Debian's mosquitto, unless there is one. It is started by the tests alone, each on a port of its own.
-pub(crate) fn mosquitto() -> Result<()> {
+/// Installs Debian's mosquitto, unless there is one, and says where it is. It is started on ports of its own alone.
+pub(crate) fn mosquitto(why: &str) -> Result<PathBuf> {
     // Debian puts it where only root's path leads.
-    let is_there = ["/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto", "/usr/bin/mosquitto"]
-        .into_iter()
-        .any(|path| Path::new(path).is_file());
-    if is_there {
-        return Ok(());
+    let places = ["/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto", "/usr/bin/mosquitto"];
+    let find = || places.iter().map(PathBuf::from).find(|path| path.is_file());
+    if let Some(path) = find() {
+        return Ok(path);
     }
-    apt(&["mosquitto"], "the tests of the MQTT source subscribe to a real broker")
+    apt(&["mosquitto"], why)?;
+    find().context("mosquitto was installed, and is not where Debian puts it")
 }
 
 fn working_pip() -> Option<&'static [&'static str]> {

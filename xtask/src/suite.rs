@@ -40,7 +40,7 @@ pub(crate) fn run_all(root: &Path, filter: &[String]) -> Result<bool> {
 pub(crate) fn prepare(root: &Path) -> Result<()> {
     install::nats_server(root, "the tests deliver to a real JetStream server")?;
     install::strace()?;
-    install::mosquitto()?;
+    install::mosquitto("the tests of the MQTT source subscribe to a real broker")?;
     languages::quick(root)?;
     let step = Step::start("building the guests that the tests load");
     plugins::build(root, None)?;

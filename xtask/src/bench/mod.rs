@@ -2,6 +2,7 @@
 
 mod agent;
 mod languages;
+mod mqtt;
 mod plugins;
 mod sources;
 

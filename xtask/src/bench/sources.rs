@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::agent::{Agent, median};
+use super::mqtt::Broker;
 use crate::nats;
 use crate::ui::{self, Align, Step};
 use crate::{install, process, sensors};
@@ -40,6 +41,7 @@ const BOMB_MIB: u64 = 256;
 
 pub(super) fn measure(root: &Path, agent: Option<&Path>) -> Result<Value> {
     let server = install::nats_server(root, "one source takes messages of a JetStream server")?;
+    let broker = install::mosquitto("one source takes messages of an MQTT broker")?;
     if agent.is_none() {
         let step = Step::start("building the release binary");
         let mut build = process::cargo(root);
@@ -49,7 +51,7 @@ pub(super) fn measure(root: &Path, agent: Option<&Path>) -> Result<Value> {
     let folder = root.join("target/bench/sources");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let agent = agent.unwrap_or(&root.join("target/release/waystation")).to_owned();
-    let bench = Bench { agent: std::path::absolute(agent)?, server, folder };
+    let bench = Bench { agent: std::path::absolute(agent)?, server, broker, folder };
     let lines = bench.folder.join("lines.ndjson");
     sensors::generate(&lines, RECORDS)?;
     let mut rates = Vec::new();
@@ -98,11 +100,13 @@ const SOURCES: &[(&str, Measure)] = &[
     ("tcp", Bench::tcp),
     ("syslog", Bench::syslog),
     ("nats", Bench::nats),
+    ("mqtt", Bench::mqtt),
 ];
 
 struct Bench {
     agent: PathBuf,
     server: PathBuf,
+    broker: PathBuf,
     folder: PathBuf,
 }
 
@@ -242,6 +246,27 @@ impl Bench {
         let port = server.port;
         let source =
             format!("type = \"nats\"\nservers = [\"nats://127.0.0.1:{port}\"]\nstream = \"BENCH\"");
+        let begun = Instant::now();
+        self.rate(&mut self.start(&source)?, begun)
+    }
+
+    /// The broker has everything for the session before the agent that is measured begins.
+    fn mqtt(&self) -> Result<f64> {
+        let port = free_port()?;
+        let broker = Broker::start(&self.broker, &self.folder.join("mqtt"), port)?;
+        let source =
+            format!("type = \"mqtt\"\nurl = \"mqtt://127.0.0.1:{port}\"\ntopics = [\"bench/#\"]");
+        let mut agent = self.start(&source)?;
+        let begun = Instant::now();
+        // Until it has subscribed, nothing comes.
+        while taken(&mut agent)? == 0 {
+            ensure!(begun.elapsed() < PATIENCE, "the agent does not subscribe");
+            broker.publish(&["{}"])?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop(agent);
+        let text = fs::read_to_string(self.lines())?;
+        broker.publish(&text.lines().collect::<Vec<_>>())?;
         let begun = Instant::now();
         self.rate(&mut self.start(&source)?, begun)
     }
