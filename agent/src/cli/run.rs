@@ -14,6 +14,7 @@ use crate::admin::{self, AdminOptions, OrdersSource};
 use crate::clock::SystemClock;
 use crate::config::{self, Loaded};
 use crate::error_chain::Chain;
+use crate::journal::{LaneTotals, Snapshot};
 use crate::limits::{
     ASYNC_THREADS_MAX, BLOCKING_THREADS_MAX, SALVAGES_A_RUN_MAX, START_ROOM_LOOK_MS,
 };
@@ -171,7 +172,7 @@ async fn work(
         Ok(None) => return Ok(ExitCode::Done),
         Err(error) => return start_failed(error),
     };
-    let before = supervisor.handle().status();
+    let before = supervisor.handle().before();
     current.set(supervisor.handle());
     let admin_shutdown = Shutdown::new();
     let mut admin = serve_admin(admin_options, supervisor.handle(), current, &admin_shutdown)?;
@@ -304,7 +305,7 @@ fn start_failed(error: StartError) -> anyhow::Result<ExitCode> {
 
 /// What this run did, for machines.
 fn summary(
-    before: &Status,
+    before: &Snapshot,
     end: &Status,
     elapsed: Duration,
     undone: &[String],
@@ -313,19 +314,18 @@ fn summary(
         .lanes
         .iter()
         .map(|lane| {
-            let earlier = before.lanes.iter().find(|known| known.name == lane.name);
-            let since = |now: u64, then: fn(&crate::supervisor::status::LaneView) -> u64| {
-                // Replays take records out of the dead letters.
-                now.saturating_sub(earlier.map_or(0, then))
-            };
+            let earlier = before.lanes.iter().find(|known| known.name.as_str() == lane.name);
+            let earlier = earlier.map_or_else(LaneTotals::default, |known| known.totals);
+            // Replays take records out of the dead letters.
+            let since = u64::saturating_sub;
             serde_json::json!({
                 "name": lane.name,
                 "state": lane.state.as_str(),
-                "delivered": since(lane.delivered, |lane| lane.delivered),
-                "dropped": since(lane.dropped, |lane| lane.dropped),
-                "dead_lettered": since(lane.dead_lettered, |lane| lane.dead_lettered),
+                "delivered": since(lane.delivered, earlier.delivered),
+                "dropped": since(lane.dropped, earlier.dropped),
+                "dead_lettered": since(lane.dead_lettered, earlier.dead_lettered),
                 "queued": lane.queued,
-                "outputs": since(lane.outputs_delivered, |lane| lane.outputs_delivered),
+                "outputs": since(lane.outputs_delivered, earlier.outputs_delivered),
                 "files": lane.files_written,
                 "bytes": lane.bytes_delivered,
             })

@@ -127,6 +127,8 @@ pub(super) struct Face {
     /// Since when the records of lanes without a config wait, as of the last change of the config.
     pub(super) orphans: Mutex<BTreeMap<LaneName, Timestamp>>,
     pub(super) journal: Arc<Journal>,
+    /// The journal before this run has done anything.
+    pub(super) before: Arc<Snapshot>,
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(super) stopping: crate::tasks::Shutdown,
     /// Reloads and orders that somebody waits for.
@@ -173,6 +175,12 @@ impl Face {
 pub struct Handle(pub(super) Arc<Face>);
 
 impl Handle {
+    /// How the journal stood before this run has done anything.
+    #[must_use]
+    pub fn before(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.0.before)
+    }
+
     /// How the agent is now. Waits for nobody.
     #[must_use]
     pub fn status(&self) -> Status {

@@ -64,6 +64,8 @@ pub(super) async fn start(options: StartOptions) -> Result<Supervisor, StartErro
     );
     loaded.config.agent.id = Some(opening.agent.clone());
     let loaded = Arc::new(loaded);
+    let snapshots = journal.snapshots();
+    let before = Arc::clone(&snapshots.borrow());
     let (switches, to_switch) = mpsc::channel::<Switch>(1);
     let (wishes, to_reload) = mpsc::channel(ADMIN_ORDERS_MAX);
     let source_shutdown = Shutdown::new();
@@ -73,7 +75,8 @@ pub(super) async fn start(options: StartOptions) -> Result<Supervisor, StartErro
         orphans: Mutex::default(),
         started_at: clock.now(),
         started: clock.monotonic(),
-        snapshots: journal.snapshots(),
+        before,
+        snapshots,
         journal: Arc::clone(&journal),
         stopping: source_shutdown.clone(),
         wishes,
