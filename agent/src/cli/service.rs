@@ -5,37 +5,49 @@
 //! so it says nothing while that loop is stuck in a step; its timer is driven by the runtime's threads, so it says nothing when
 //! these are all stuck; and before each word it takes the agent's status, so it says nothing when a part does not let go of a
 //! lock. A disk or a destination that hangs is no reason to be killed: they are waited for elsewhere.
+//!
+//! A socket that nobody reads is full after a few messages, and then blocks whoever sends. So a thread of its own sends, and the
+//! agent never waits for it.
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
 use crate::tasks::Shutdown;
 
+/// Messages that wait for a service manager which does not read; further ones are left out.
+const UNREAD_MAX: usize = 4;
+
+type Message = Vec<NotifyState<'static>>;
+
 /// The service manager, if there is one.
 pub(super) struct Service {
     /// Silence that it takes for a fault.
     patience: Option<Duration>,
+    messages: Option<SyncSender<Message>>,
     is_unheard: Cell<bool>,
 }
 
 impl Service {
     /// The one that has started this process.
     pub(super) fn of_environment() -> Self {
-        Self { patience: sd_notify::watchdog_enabled(), is_unheard: Cell::new(false) }
+        let messages = std::env::var_os("NOTIFY_SOCKET").and_then(|_| begin_to_send());
+        Self { patience: sd_notify::watchdog_enabled(), messages, is_unheard: Cell::new(false) }
     }
 
     /// Sources are read, and the admin socket answers.
     pub(super) fn ready(&self) {
-        self.tell(&[NotifyState::Ready, NotifyState::Status("Running")]);
+        self.tell(vec![NotifyState::Ready, NotifyState::Status("Running")]);
     }
 
     /// The agent has done what it can and waits for somebody to make room; whoever has started it does not have to wait, too.
     pub(super) fn waits_for_room(&self) {
         let status = NotifyState::Status("Waiting for room on the volume of the data directory");
-        self.tell(&[NotifyState::Ready, status]);
+        self.tell(vec![NotifyState::Ready, status]);
     }
 
     /// Says that the agent is alive, twice in the time after which the service manager would take it for dead, and once that it
@@ -58,24 +70,47 @@ impl Service {
             tokio::select! {
                 () = shutdown.requested(), if !is_stopping => {
                     is_stopping = true;
-                    self.tell(&[NotifyState::Stopping, NotifyState::Status("Stopping")]);
+                    self.tell(vec![NotifyState::Stopping, NotifyState::Status("Stopping")]);
                 }
                 () = next => {
                     look();
-                    self.tell(&[NotifyState::Watchdog]);
+                    self.tell(vec![NotifyState::Watchdog]);
                 }
             }
         }
     }
 
-    fn tell(&self, what: &[NotifyState<'_>]) {
-        match sd_notify::notify(what) {
-            Ok(()) => self.is_unheard.set(false),
-            Err(error) => {
-                if !self.is_unheard.replace(true) {
-                    tracing::warn!(%error, "The service manager cannot be told how the agent is");
-                }
-            }
+    fn tell(&self, message: Message) {
+        let Some(messages) = &self.messages else { return };
+        let is_unheard = messages.try_send(message).is_err();
+        if self.is_unheard.replace(is_unheard) != is_unheard && is_unheard {
+            tracing::warn!("The service manager does not read what it is told");
         }
+    }
+}
+
+/// Starts the thread that sends. It ends with the process, or when there is nothing more to say.
+fn begin_to_send() -> Option<SyncSender<Message>> {
+    let (messages, to_send) = sync_channel(UNREAD_MAX);
+    let thread = thread::Builder::new().name("service-manager".to_owned());
+    match thread.spawn(move || send(&to_send)) {
+        Ok(_) => Some(messages),
+        Err(error) => {
+            tracing::warn!(%error, "The service manager is told nothing: there is no thread for it");
+            None
+        }
+    }
+}
+
+fn send(messages: &Receiver<Message>) {
+    let mut is_unheard = false;
+    for message in messages {
+        let sent = sd_notify::notify(&message);
+        if let Err(error) = &sent
+            && !is_unheard
+        {
+            tracing::warn!(%error, "The service manager cannot be told how the agent is");
+        }
+        is_unheard = sent.is_err();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use super::support::agent::Home;
 use super::support::{LONG, wait_for};
@@ -88,6 +89,20 @@ fn a_service_manager_hears_that_the_agent_is_ready_alive_and_stopping() {
     }
     manager.signal(rustix::process::Signal::TERM);
     manager.hears("STOPPING=1");
+    let status = wait_for("the agent's end", LONG, || manager.child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_service_manager_that_does_not_read_keeps_the_agent_from_nothing() {
+    let home = Home::new(CONFIG);
+    let mut manager = Manager::start(&home, &["run"]);
+    manager.hears("READY=1");
+    // The socket takes about ten messages, one each 100 ms; what comes then would block.
+    std::thread::sleep(Duration::from_secs(3));
+    let status = home.status().expect("the agent answers");
+    assert_eq!(status["ready"], true);
+    manager.signal(rustix::process::Signal::TERM);
     let status = wait_for("the agent's end", LONG, || manager.child.try_wait().unwrap());
     assert_eq!(status.code(), Some(0));
 }
