@@ -123,14 +123,18 @@ impl<'a> Service<'a> {
     /// Waits for the agent to say this.
     pub(super) fn hears(&mut self, line: &str) -> Result<()> {
         self.wait(&format!("{line} from the agent"), |service| {
-            let mut bytes = [0; 4096];
-            while let Ok(length) = service.socket.recv(&mut bytes) {
-                let text = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default());
-                service.heard.extend(text.lines().map(str::to_owned));
-            }
             let found = service.heard.iter().position(|heard| heard == line);
             Ok(found.map(|found| drop(service.heard.drain(..=found))))
         })
+    }
+
+    /// Takes what was said. A service manager does that all the time.
+    fn listen(&mut self) {
+        let mut bytes = [0; 4096];
+        while let Ok(length) = self.socket.recv(&mut bytes) {
+            let text = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default());
+            self.heard.extend(text.lines().map(str::to_owned));
+        }
     }
 
     /// Asks the agent for its status, as an operator would at a shell of root.
@@ -147,6 +151,7 @@ impl<'a> Service<'a> {
     ) -> Result<T> {
         let begun = Instant::now();
         loop {
+            self.listen();
             if let Some(found) = look(self)? {
                 return Ok(found);
             }
@@ -165,6 +170,7 @@ impl<'a> Service<'a> {
 
     /// SIGTERM; the agent has to say that it stops, and to end with 0.
     pub(super) fn stop(mut self) -> Result<()> {
+        self.listen();
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)
             .context("cannot signal the agent")?;
@@ -174,6 +180,7 @@ impl<'a> Service<'a> {
                 break status;
             }
             ensure!(begun.elapsed() < PATIENCE, "the agent does not stop\n{}", self.log());
+            self.listen();
             std::thread::sleep(PAUSE);
         };
         ensure!(
@@ -182,11 +189,7 @@ impl<'a> Service<'a> {
             self.log()
         );
         // What was said is in the socket, whoever said it has gone.
-        let mut bytes = [0; 4096];
-        while let Ok(length) = self.socket.recv(&mut bytes) {
-            let text = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default());
-            self.heard.extend(text.lines().map(str::to_owned));
-        }
+        self.listen();
         ensure!(
             self.heard.iter().any(|line| line == "STOPPING=1"),
             "the agent stops without a word"
