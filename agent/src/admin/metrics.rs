@@ -3,11 +3,12 @@
 //! Labels are names out of the config and words out of fixed sets. Names and labels are an interface: they stay.
 
 use std::fmt;
+use std::time::Duration;
 
-use crate::journal::{LetterClass, LettersSnapshot, QuotaSnapshot};
+use crate::journal::{COMMIT_MICROS_BOUNDS, LetterClass, LettersSnapshot, QuotaSnapshot};
 use crate::lane::status::{HOLD_CAUSES, class_index};
 use crate::sinks::Class;
-use crate::supervisor::status::{ConfigView, LaneView, SourceStatus, Status};
+use crate::supervisor::status::{ConfigView, LaneView, PluginView, SourceStatus, Status};
 use crate::telemetry::{self, Families};
 
 /// Every state of a source; one of them is 1.
@@ -94,6 +95,16 @@ fn journal(families: &mut Families<'_>, status: &Status) -> fmt::Result {
         "journal_commits",
         "Transactions committed since this run began",
         [(NONE, journal.commits)],
+    )?;
+    let times = &journal.commit_times;
+    let bounds =
+        COMMIT_MICROS_BOUNDS.iter().map(|micros| Duration::from_micros(*micros).as_secs_f64());
+    let buckets: Vec<_> = bounds.chain([f64::INFINITY]).zip(times.counts).collect();
+    families.histogram(
+        "journal_commit_seconds",
+        "How long commits took: the WAL was written and synced",
+        times.sum.as_secs_f64(),
+        &buckets,
     )?;
     families.counter(
         "journal_appended_bytes",
@@ -470,12 +481,30 @@ fn orphans_and_plugins(families: &mut Families<'_>, status: &Status) -> fmt::Res
         "Records kept for a lane that is no longer in the config",
         status.orphans.iter().map(|orphan| ([("lane", orphan.name.as_str())], orphan.queued)),
     )?;
+    let plugins = &status.plugins;
+    let each = |value: fn(&PluginView) -> u64| {
+        plugins.iter().map(move |plugin| ([(plugin.part, plugin.id.as_str())], value(plugin)))
+    };
+    families.counter(
+        "plugin_calls",
+        "Calls of the plugin's functions by all lanes, since it was loaded",
+        each(|plugin| plugin.calls.count),
+    )?;
+    families.counter(
+        "plugin_call_seconds",
+        "Wall time that those calls took",
+        plugins
+            .iter()
+            .map(|plugin| ([(plugin.part, plugin.id.as_str())], plugin.calls.time.as_secs_f64())),
+    )?;
+    families.counter(
+        "plugin_broken_calls",
+        "Calls that ended in a trap or at a limit, since the plugin was loaded",
+        each(|plugin| plugin.calls.broken),
+    )?;
     families.counter(
         "plugin_log_lines_left_out",
-        "Log lines of the plugin over its limit, since this run began",
-        status
-            .plugins
-            .iter()
-            .map(|plugin| ([(plugin.part, plugin.id.as_str())], plugin.log_lines_left_out)),
+        "Log lines of the plugin over its limit, since it was loaded",
+        each(|plugin| plugin.log_lines_left_out),
     )
 }

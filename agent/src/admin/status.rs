@@ -369,6 +369,15 @@ pub struct PluginStatus {
     pub id: String,
     /// Digest of the component.
     pub sha256: String,
+    /// Calls of its functions, by all lanes, since it was loaded.
+    #[serde(default)]
+    pub calls: u64,
+    /// Wall time that they took.
+    #[serde(default)]
+    pub call_seconds: f64,
+    /// Those that ended in a trap or at a limit.
+    #[serde(default)]
+    pub calls_broken: u64,
     /// Log lines over the limit.
     pub log_lines_left_out: u64,
 }
@@ -406,6 +415,9 @@ impl StatusView {
                     part: plugin.part.to_owned(),
                     id: plugin.id.clone(),
                     sha256: plugin::hex(&plugin.sha256),
+                    calls: plugin.calls.count,
+                    call_seconds: plugin.calls.time.as_secs_f64(),
+                    calls_broken: plugin.calls.broken,
                     log_lines_left_out: plugin.log_lines_left_out,
                 })
                 .collect(),

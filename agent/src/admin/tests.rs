@@ -12,9 +12,10 @@ use super::*;
 use crate::clock::Timestamp;
 use crate::journal::config::LettersOnFull;
 use crate::journal::{
-    LettersCount, LettersRoom, LettersSnapshot, QuotaSnapshot, Snapshot, StartCase,
+    CommitTimes, LettersCount, LettersRoom, LettersSnapshot, QuotaSnapshot, Snapshot, StartCase,
 };
 use crate::lane::status::{Attempt, CurrentBatch, LaneState};
+use crate::plugin::PluginCalls;
 use crate::record::id::Epoch;
 use crate::sinks::Class;
 use crate::supervisor::status::{
@@ -170,6 +171,10 @@ pub(crate) fn status() -> Status {
         not_ready: vec!["source modbus: cannot connect".to_owned()],
         journal: Snapshot {
             commits: 77,
+            commit_times: CommitTimes {
+                counts: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13],
+                sum: Duration::from_millis(1234),
+            },
             database_bytes: 123_456_789,
             wal_bytes: 8_388_608,
             quota: QuotaSnapshot {
@@ -201,6 +206,7 @@ pub(crate) fn status() -> Status {
             part: "transform",
             id: "clean".to_owned(),
             sha256: [0xa7; 32],
+            calls: PluginCalls { count: 70, time: Duration::from_millis(71), broken: 72 },
             log_lines_left_out: 4,
         }],
     }

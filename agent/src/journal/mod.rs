@@ -133,7 +133,7 @@ pub use replay::{LetterBatch, Repair, Replay, ReplaySeal};
 pub use salvage::{LaneRange, LostRange, SalvageReport, salvage_stopped};
 pub use snapshot::{LaneSnapshot, Snapshot, StreamSnapshot};
 pub use state::LaneTotals;
-pub use wear::Wear;
+pub use wear::{COMMIT_MICROS_BOUNDS, CommitTimes, Wear};
 pub use writer::Head;
 
 use crate::clock::{Monotonic, SharedClock};

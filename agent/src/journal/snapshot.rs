@@ -7,7 +7,7 @@ use super::letters::LettersSnapshot;
 use super::open::wal_path;
 use super::quota::QuotaSnapshot;
 use super::state::LaneTotals;
-use super::wear::Wear;
+use super::wear::{CommitTimes, Wear};
 use super::writer::Writer;
 use crate::record::id::{LaneName, LaneNumber, PipelineId, Seq, SinkId, SourceId};
 
@@ -56,6 +56,8 @@ pub struct Snapshot {
     pub lanes: Vec<LaneSnapshot>,
     /// Commits since the start.
     pub commits: u64,
+    /// How long they took.
+    pub commit_times: CommitTimes,
     /// What the journal has cost the disk, over all its runs.
     pub wear: Wear,
     /// Bytes of the database file.
@@ -104,6 +106,7 @@ impl Writer {
             streams,
             lanes,
             commits: self.wear.commits(),
+            commit_times: self.wear.commit_times(),
             wear: self.wear.wear(),
             database_bytes: file_bytes(&self.path),
             wal_bytes: file_bytes(&wal_path(&self.path)),

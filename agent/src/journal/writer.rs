@@ -379,8 +379,8 @@ impl Writer {
         self.connection = Some(connection);
         self.last_commit = self.clock.monotonic();
         match result {
-            Ok(()) => {
-                self.wear.committed();
+            Ok(took) => {
+                self.wear.committed(took);
                 self.tell_given_up();
                 self.publish_letters();
                 self.dirty = true;
@@ -409,12 +409,13 @@ impl Writer {
         stop
     }
 
+    /// Returns how long the commit took.
     fn transact(
         &mut self,
         connection: &Connection,
         group: &mut Group,
         rest: &mut VecDeque<Operation>,
-    ) -> Result<(), JournalError> {
+    ) -> Result<Duration, JournalError> {
         let path = self.path.clone();
         let failed = |source| JournalError::sqlite(&path, "committing", source);
         let transaction = self.begin(connection)?;
@@ -424,7 +425,9 @@ impl Writer {
         }
         self.finish(&transaction, group)?;
         self.expire(&transaction)?;
-        transaction.commit().map_err(failed)
+        let begun = self.clock.monotonic();
+        transaction.commit().map_err(failed)?;
+        Ok(self.clock.monotonic().since(begun))
     }
 
     /// Nothing of the group is believed: the state is what the database says, and the sessions of the group end.

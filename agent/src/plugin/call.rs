@@ -70,9 +70,8 @@ impl Instance {
         let limits = self.begin(input_bytes, records.len())?;
         let (headers, ranges) = header_params(records);
         let params = record_params(records, &headers, &ranges);
-        let running = self.plugin.inner.guest.ticker.run();
-        let answer = self.guest.call_process(&mut self.store, now.0, &params);
-        drop(running);
+        let guest = &self.plugin.inner.guest;
+        let answer = guest.call(|| self.guest.call_process(&mut self.store, now.0, &params));
         let outcomes = self.answered(answer, limits)?;
         if outcomes.len() != records.len() {
             let text = format!("{} outcomes for {} records", outcomes.len(), records.len());
@@ -97,9 +96,7 @@ impl Instance {
         let Some(ticks) = &self.ticks else {
             return Err(CallError::Host("the plugin has no timer".into()));
         };
-        let running = self.plugin.inner.guest.ticker.run();
-        let answer = ticks.call_tick(&mut self.store, now.0);
-        drop(running);
+        let answer = self.plugin.inner.guest.call(|| ticks.call_tick(&mut self.store, now.0));
         let drafts = self.answered(answer, limits)?;
         if drafts.len() > PLUGIN_TICK_RECORDS_MAX {
             let text = format!(

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use wasmtime::component::{Instance, InstancePre};
@@ -30,6 +31,54 @@ pub(super) struct Guest {
     pub(super) deadline: Duration,
     pub(super) ticker: Arc<Ticker>,
     pub(super) log: Arc<LogGate>,
+    pub(super) meter: Meter,
+}
+
+/// Calls of a guest's functions since it was loaded, `init` among them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PluginCalls {
+    /// All of them.
+    pub count: u64,
+    /// Wall time that they took.
+    pub time: Duration,
+    /// Those that ended in a trap or at a limit.
+    pub broken: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    count: AtomicU64,
+    nanoseconds: AtomicU64,
+    broken: AtomicU64,
+}
+
+impl Guest {
+    /// Calls a function: the clock that stops guests runs meanwhile, and the call is counted.
+    pub(super) fn call<T>(
+        &self,
+        call: impl FnOnce() -> wasmtime::Result<T>,
+    ) -> wasmtime::Result<T> {
+        let running = self.ticker.run();
+        let begun = SystemClock.monotonic();
+        let answer = call();
+        drop(running);
+        let spent = SystemClock.monotonic().0.saturating_sub(begun.0);
+        self.meter.count.fetch_add(1, Ordering::Relaxed);
+        self.meter.nanoseconds.fetch_add(spent, Ordering::Relaxed);
+        if answer.as_ref().is_err_and(|error| !error.is::<GivenUp>()) {
+            self.meter.broken.fetch_add(1, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    pub(super) fn calls(&self) -> PluginCalls {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PluginCalls {
+            count: of(&self.meter.count),
+            time: Duration::from_nanos(of(&self.meter.nanoseconds)),
+            broken: of(&self.meter.broken),
+        }
+    }
 }
 
 /// What `init` is called with.
@@ -80,7 +129,6 @@ pub(super) fn open<G>(
     let mut store = new_store(guest.pre.engine(), guest.memory_max, place, log);
     let host = store.data_mut();
     (host.state, host.secrets) = (state, config.secrets);
-    let running = guest.ticker.run();
     let call = InitCall {
         config: &config.text,
         place: types::Place {
@@ -90,9 +138,10 @@ pub(super) fn open<G>(
             sink: place.sink.as_str(),
         },
     };
-    let begun = guest.pre.instantiate(&mut store);
-    let begun = begun.and_then(|instance| begin(&mut store, &instance, call));
-    drop(running);
+    let begun = guest.call(|| {
+        let instance = guest.pre.instantiate(&mut store)?;
+        begin(&mut store, &instance, call)
+    });
     let limits = CallLimits {
         deadline_ms: u128::from(PLUGIN_INIT_MS_MAX),
         output_bytes: PLUGIN_OUTPUT_BYTES_MIN,

@@ -51,6 +51,7 @@ pub use call::Instance;
 pub use compiled::compile_file;
 pub use describe::Description;
 pub use error::{CallError, Fault, FaultKind, PluginError};
+pub use guest::PluginCalls;
 pub use http::{HttpClient, HttpFailure, HttpRequest, HttpResponse};
 pub use inspect::{Inspection, Role, inspect};
 pub use pack::{WIT, WORLDS, pack};
@@ -63,7 +64,7 @@ use bindings::waystation::plugin as imports;
 use compiled::CompiledStore;
 use config::{GuestConfig, TransformConfig};
 use engine::TickerSlot;
-use guest::Guest;
+use guest::{Guest, Meter};
 use host::{HostState, LogGate};
 
 /// The version of the engine that runs plugins.
@@ -236,6 +237,7 @@ impl PluginHost {
             deadline: config.deadline,
             ticker: self.tickers.get(&self.engine)?,
             log: Arc::new(LogGate::new(name, Arc::clone(&self.clock))),
+            meter: Meter::default(),
         };
         Ok((guest, functions))
     }
@@ -354,6 +356,12 @@ impl SinkPlugin {
         self.inner.guest.log.left_out()
     }
 
+    /// Calls so far, for metrics.
+    #[must_use]
+    pub fn calls(&self) -> PluginCalls {
+        self.inner.guest.calls()
+    }
+
     /// Makes an instance at a place, with the sink's config and this state, which its `init` may read.
     ///
     /// # Errors
@@ -390,6 +398,12 @@ impl Plugin {
     #[must_use]
     pub fn log_lines_left_out(&self) -> u64 {
         self.inner.guest.log.left_out()
+    }
+
+    /// Calls so far, for metrics.
+    #[must_use]
+    pub fn calls(&self) -> PluginCalls {
+        self.inner.guest.calls()
     }
 
     /// Makes an instance at a place, with the transform's config and this state.

@@ -136,9 +136,8 @@ impl SinkInstance {
             deadline_ms: u32::try_from(call.left.as_millis()).unwrap_or(u32::MAX),
             records: &records,
         };
-        let running = self.plugin.inner.guest.ticker.run();
-        let answer = self.guest.call_deliver(&mut self.store, batch);
-        drop(running);
+        let guest = &self.plugin.inner.guest;
+        let answer = guest.call(|| self.guest.call_deliver(&mut self.store, batch));
         let rejections = self.answered(answer, limits)?;
         let rejections = self.checked(rejections, call.records.len())?;
         let state = std::mem::take(&mut self.store.data_mut().state);
@@ -156,9 +155,8 @@ impl SinkInstance {
         http: Arc<dyn HttpClient>,
     ) -> Result<(), SinkFailure> {
         let limits = self.begin(0, state, false, http)?;
-        let running = self.plugin.inner.guest.ticker.run();
-        let answer = self.guest.call_probe(&mut self.store, now.0);
-        drop(running);
+        let guest = &self.plugin.inner.guest;
+        let answer = guest.call(|| self.guest.call_probe(&mut self.store, now.0));
         self.answered(answer, limits)
     }
 

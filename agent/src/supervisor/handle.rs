@@ -376,6 +376,7 @@ fn plugin_views(assembly: &Assembly) -> Vec<PluginView> {
         part: "transform",
         id: plugin.id().to_string(),
         sha256: plugin.digest(),
+        calls: plugin.calls(),
         log_lines_left_out: plugin.log_lines_left_out(),
     });
     let sinks = assembly.ways.iter().filter_map(|way| way.guest.as_ref());
@@ -383,6 +384,7 @@ fn plugin_views(assembly: &Assembly) -> Vec<PluginView> {
         part: "sink",
         id: plugin.id().to_string(),
         sha256: plugin.digest(),
+        calls: plugin.calls(),
         log_lines_left_out: plugin.log_lines_left_out(),
     });
     transforms.chain(sinks).collect()

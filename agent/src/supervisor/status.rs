@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::journal::{SalvageReport, Snapshot, StartCase};
 use crate::lane::status::{CurrentBatch, HOLD_CAUSES, LaneState};
+use crate::plugin::PluginCalls;
 use crate::record::id::{AgentId, Epoch, PipelineId, SinkId, SourceId};
 
 /// The whole agent.
@@ -212,6 +213,8 @@ pub struct PluginView {
     pub id: String,
     /// Digest of the component.
     pub sha256: [u8; 32],
+    /// Calls of its functions, by all lanes, since it was loaded.
+    pub calls: PluginCalls,
     /// Log lines over the limit.
     pub log_lines_left_out: u64,
 }

@@ -58,6 +58,26 @@ impl Families<'_> {
         }
         Ok(())
     }
+
+    /// Writes how many of something were up to each bound and over the one before it, without labels. The last bound is
+    /// infinite.
+    ///
+    /// # Errors
+    /// As [`Self::counter`].
+    pub fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        sum: f64,
+        buckets: &[(f64, u64)],
+    ) -> fmt::Result {
+        let none: [(&str, &str); 0] = [];
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        family
+            .encode_family(&none)?
+            .encode_histogram::<[(&str, &str); 0]>(sum, count, buckets, None)
+    }
 }
 
 /// The text of the families that `write` writes.
@@ -104,7 +124,8 @@ mod tests {
                 "Bytes",
                 [([("source", "a\"b\\c")], 1_u64 << 53), ([("source", "d")], 0)],
             )?;
-            families.gauge("agent_ready", "Ready", [([("", ""); 0], 1.0)])
+            families.gauge("agent_ready", "Ready", [([("", ""); 0], 1.0)])?;
+            families.histogram("commit_seconds", "Time", 1.5, &[(0.5, 2), (f64::INFINITY, 1)])
         });
         assert_eq!(
             text.unwrap(),
@@ -114,7 +135,13 @@ mod tests {
              waystation_source_bytes_total{source=\"d\"} 0\n\
              # HELP waystation_agent_ready Ready\n\
              # TYPE waystation_agent_ready gauge\n\
-             waystation_agent_ready 1.0\n"
+             waystation_agent_ready 1.0\n\
+             # HELP waystation_commit_seconds Time\n\
+             # TYPE waystation_commit_seconds histogram\n\
+             waystation_commit_seconds_bucket{le=\"0.5\"} 2\n\
+             waystation_commit_seconds_bucket{le=\"+Inf\"} 3\n\
+             waystation_commit_seconds_sum 1.5\n\
+             waystation_commit_seconds_count 3\n"
         );
     }
 }

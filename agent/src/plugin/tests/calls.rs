@@ -274,6 +274,24 @@ fn a_flood_of_log_lines_is_bounded_counted_and_said_once() {
 }
 
 #[test]
+fn calls_are_counted_with_their_time_and_those_that_broke_down() {
+    let host = TestHost::new();
+    let good = host.guest("{}");
+    assert_eq!(good.calls(), PluginCalls::default());
+    run(&good, &["a", "b"]).unwrap();
+    let PluginCalls { count, time, broken } = good.calls();
+    assert_eq!((count, broken), (2, 0), "one of init and one of process");
+    assert!(time > Duration::ZERO);
+    let spinning = host.guest_with(r#"{"do":"spin"}"#, |config| {
+        config.guest.deadline = Duration::from_millis(50);
+    });
+    fault(run(&spinning, &["x"]));
+    let PluginCalls { count, time, broken } = spinning.calls();
+    assert_eq!((count, broken), (2, 1));
+    assert!(time >= Duration::from_millis(50), "{time:?}");
+}
+
+#[test]
 fn a_plugin_of_the_sdk_says_where_it_has_panicked_and_not_why() {
     let host = TestHost::new();
     let log = Captured::default();
