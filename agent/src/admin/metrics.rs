@@ -219,7 +219,7 @@ fn of_kinds(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Resul
     families.counter(
         "source_turned_away",
         "Connections and datagrams of those who may not send, and connections beyond the limits",
-        of_sockets(|source| source.turned_away, &["tcp", "udp", "syslog"]),
+        of_sockets(|source| source.turned_away, &["tcp", "udp", "unix", "syslog"]),
     )?;
     families.counter(
         "source_datagrams_dropped",

@@ -81,6 +81,8 @@ pub enum SourceKind {
     Tcp(Box<SocketSourceConfig>),
     /// Datagrams.
     Udp(Box<SocketSourceConfig>),
+    /// Frames or datagrams of a socket in the file system.
+    Unix(Box<SocketSourceConfig>),
 }
 
 impl SourceKind {
@@ -98,6 +100,7 @@ impl SourceKind {
             Self::Syslog(_) => "syslog",
             Self::Tcp(_) => "tcp",
             Self::Udp(_) => "udp",
+            Self::Unix(_) => "unix",
         }
     }
 }
@@ -143,6 +146,7 @@ const KINDS: &[Kind<SourceKind>] = &[
     Kind { name: "syslog", read: SocketSourceConfig::read_syslog },
     Kind { name: "tcp", read: SocketSourceConfig::read_tcp },
     Kind { name: "udp", read: SocketSourceConfig::read_udp },
+    Kind { name: "unix", read: SocketSourceConfig::read_unix },
 ];
 
 const KINDS_LATER: &[&str] = &["journald"];

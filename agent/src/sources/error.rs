@@ -3,6 +3,7 @@
 use super::mqtt::MqttError;
 use super::nats::NatsSourceError;
 use crate::journal::AppendError;
+use crate::net::socket_file::SocketFileError;
 use crate::record::id::SourceId;
 use crate::record::template::TemplateError;
 
@@ -56,6 +57,15 @@ pub enum SourceError {
         /// Why.
         #[source]
         error: std::io::Error,
+    },
+    /// It cannot listen at a path.
+    #[error("source {source_id} cannot listen")]
+    SocketFile {
+        /// The source.
+        source_id: SourceId,
+        /// Why.
+        #[source]
+        error: SocketFileError,
     },
     /// A listener has no TLS that it could show.
     #[error("source {source_id} cannot set up its TLS")]

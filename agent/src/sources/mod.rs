@@ -156,9 +156,10 @@ pub fn build(
         SourceKind::Metrics(made) => Box::new(metrics::MetricsSource::new(id, made, options)?),
         SourceKind::Mqtt(mqtt) => Box::new(mqtt::MqttSource::new(id, mqtt, options)?),
         SourceKind::Nats(nats) => Box::new(nats::NatsSource::new(id, nats, options)?),
-        SourceKind::Syslog(socket) | SourceKind::Tcp(socket) | SourceKind::Udp(socket) => {
-            Box::new(socket::SocketSource::new(id, socket, options)?)
-        }
+        SourceKind::Syslog(socket)
+        | SourceKind::Tcp(socket)
+        | SourceKind::Udp(socket)
+        | SourceKind::Unix(socket) => Box::new(socket::SocketSource::new(id, socket, options)?),
         SourceKind::Stdin(stdin) => Box::new(stdin::StdinSource::new(id, stdin, options)?),
     })
 }

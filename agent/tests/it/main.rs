@@ -85,3 +85,5 @@ mod ticks;
 mod tidy;
 /// When records happened, and when they were taken.
 mod times;
+/// Sockets in the file system: who may send, and whose they are.
+mod unix_sockets;
