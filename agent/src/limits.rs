@@ -277,6 +277,22 @@ pub const SOCKET_FILE_DATAGRAM_BYTES_MAX: usize = 512 * 1024;
 pub const SOCKET_FILE_LAST_DATAGRAMS_MAX: usize = 4096;
 /// How long the folder of a socket is waited for while somebody else makes one in it.
 pub const SOCKET_FILE_LOCK_MS_MAX: u64 = 1_000;
+/// Units that a source of journald may name.
+pub const JOURNALD_UNITS_MAX: usize = 64;
+/// Most bytes of the name of a unit: what systemd allows.
+pub const JOURNALD_UNIT_BYTES_MAX: usize = 255;
+/// Bytes that are read from journalctl at once.
+pub const JOURNALD_READ_BYTES: usize = 64 * 1024;
+/// Bytes of records of journald after which they are handed over, though more can be read.
+pub const JOURNALD_APPEND_BYTES: usize = 128 * 1024;
+/// Most bytes of the name of a field of journald: what it allows.
+pub const JOURNALD_NAME_BYTES_MAX: usize = 64;
+/// Most bytes of a field of journald that becomes a header; of a message, `record_bytes_max` are kept.
+pub const JOURNALD_FIELD_BYTES_MAX: usize = 4 * 1024;
+/// Most bytes that are kept of what journalctl says.
+pub const JOURNALD_SAID_BYTES_MAX: usize = 1024;
+/// How long journalctl may take to say what the newest entry is.
+pub const JOURNALD_NEWEST_MS_MAX: u64 = 30_000;
 /// Networks that a source may name as those who may send.
 pub const PEERS_MAX: usize = 256;
 

@@ -1,5 +1,6 @@
 //! Why a source ends without having been asked to.
 
+use super::journald::JournaldError;
 use super::mqtt::MqttError;
 use super::nats::NatsSourceError;
 use crate::journal::AppendError;
@@ -87,6 +88,15 @@ pub enum SourceError {
         /// Why.
         #[source]
         error: std::io::Error,
+    },
+    /// journalctl cannot be started, has ended, or makes no sense.
+    #[error("source {source_id} reads nothing from journald")]
+    Journald {
+        /// The source.
+        source_id: SourceId,
+        /// Why.
+        #[source]
+        error: JournaldError,
     },
     /// The broker cannot be reached, refuses something, or the connection has ended.
     #[error("source {source_id} is not connected")]

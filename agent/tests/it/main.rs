@@ -36,6 +36,8 @@ mod ingest;
 mod jetstream;
 /// Damaged journals, and the commands that look into one.
 mod journal;
+/// Entries of journald, once each.
+mod journald;
 /// Lanes that the config has not any more.
 mod lanes;
 /// A real MQTT broker that dies, forgets, refuses, and delivers twice.

@@ -5,6 +5,7 @@ pub(crate) mod arrivals;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod http;
+pub(crate) mod journald;
 pub(crate) mod mqtt;
 pub(crate) mod nats;
 pub(crate) mod proxy;
