@@ -277,6 +277,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::fuzz;
 
     type Found = Vec<(String, Option<(Vec<u8>, u64)>)>;
 
@@ -382,5 +383,17 @@ mod tests {
             let wanted = vec![("c".to_owned(), Some((message.clone(), message.len() as u64)))];
             prop_assert_eq!(decode(&[&bytes], 300).unwrap(), wanted);
         }
+    }
+
+    #[test]
+    fn fuzzed_exports_are_entries_or_an_error_wherever_they_are_cut() {
+        let examples: [&[u8]; 2] = [
+            b"__CURSOR=s=1;i=1\n__REALTIME_TIMESTAMP=1\nMESSAGE=one\n_PID=1\n\n__CURSOR=s=1;i=2\n\n",
+            b"__CURSOR=c\nMESSAGE\n\x03\0\0\0\0\0\0\0a\nb\nPRIORITY=6\n\n",
+        ];
+        fuzz(&examples, |bytes| {
+            let cut: Vec<&[u8]> = bytes.chunks(5).collect();
+            assert_eq!(decode(&cut, 16), decode(&[bytes], 16));
+        });
     }
 }
