@@ -78,6 +78,8 @@ mod shipped_plugins;
 mod sink_plugin;
 /// What is sent to sockets: frames, datagrams, and what is there after a kill.
 mod sockets;
+/// SIGKILL under load, however records are sent.
+mod sockets_killed;
 mod stop;
 /// An agent process, a nats-server, input and output.
 mod support;
