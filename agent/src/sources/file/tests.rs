@@ -16,6 +16,7 @@ use crate::sources::tests::{open, options, payloads, records, source_id};
 use crate::units::ByteSize;
 
 mod content;
+mod many;
 mod rotation;
 
 struct Bench {
