@@ -7,6 +7,8 @@
 pub mod backoff;
 pub mod clock;
 pub mod error_chain;
+#[cfg(test)]
+mod fuzz;
 pub mod limiter;
 pub mod limits;
 pub mod memory;

@@ -237,7 +237,7 @@ pub const SOCKET_CONNECTIONS_MAX: usize = 256;
 /// Of those, the ones from one address.
 pub const SOCKET_CONNECTIONS_PER_CLIENT_MAX: usize = 64;
 /// Connections that wait to be accepted.
-pub const SOCKET_BACKLOG: u32 = 128;
+pub const SOCKET_BACKLOG: i32 = 128;
 /// Bytes that the kernel is asked to buffer for one connection; it takes twice as much, for what it needs itself.
 pub const SOCKET_KERNEL_BYTES: u32 = 256 * 1024;
 /// Bytes that are read from a connection at once.
@@ -270,6 +270,29 @@ pub const DATAGRAMS_KERNEL_BYTES: usize = 4 * 1024 * 1024;
 pub const DATAGRAMS_LOOK_MS: u64 = 10_000;
 /// Most bytes of the structured data of a syslog message that becomes a header.
 pub const SYSLOG_STRUCTURED_DATA_BYTES_MAX: usize = 8 * 1024;
+/// Most bytes that are kept of one datagram of a socket in the file system, or `record_bytes_max` if that is less: more than a
+/// sender can send whom nobody has given a larger buffer.
+pub const SOCKET_FILE_DATAGRAM_BYTES_MAX: usize = 512 * 1024;
+/// Datagrams of a socket in the file system that are still taken when the source stops.
+pub const SOCKET_FILE_LAST_DATAGRAMS_MAX: usize = 4096;
+/// How long the folder of a socket is waited for while somebody else makes one in it.
+pub const SOCKET_FILE_LOCK_MS_MAX: u64 = 1_000;
+/// Units that a source of journald may name.
+pub const JOURNALD_UNITS_MAX: usize = 64;
+/// Most bytes of the name of a unit: what systemd allows.
+pub const JOURNALD_UNIT_BYTES_MAX: usize = 255;
+/// Bytes that are read from journalctl at once.
+pub const JOURNALD_READ_BYTES: usize = 64 * 1024;
+/// Bytes of records of journald after which they are handed over, though more can be read.
+pub const JOURNALD_APPEND_BYTES: usize = 128 * 1024;
+/// Most bytes of the name of a field of journald: what it allows.
+pub const JOURNALD_NAME_BYTES_MAX: usize = 64;
+/// Most bytes of a field of journald that becomes a header; of a message, `record_bytes_max` are kept.
+pub const JOURNALD_FIELD_BYTES_MAX: usize = 4 * 1024;
+/// Most bytes that are kept of what journalctl says.
+pub const JOURNALD_SAID_BYTES_MAX: usize = 1024;
+/// How long journalctl may take to say what the newest entry is.
+pub const JOURNALD_NEWEST_MS_MAX: u64 = 30_000;
 /// Networks that a source may name as those who may send.
 pub const PEERS_MAX: usize = 256;
 
@@ -439,6 +462,8 @@ pub const CONFIG_PARSES_MAX: usize = 8;
 pub const ADMIN_CLIENT_TIMEOUT_MS: u64 = 5_000;
 /// Connections the admin server holds at once, over the socket and over TCP together.
 pub const ADMIN_CONNECTIONS_MAX: usize = 64;
+/// Connections to the admin socket that wait to be accepted.
+pub const ADMIN_SOCKET_BACKLOG: i32 = 128;
 /// How long a connection to the admin server may live: the whole of one request and its answer.
 pub const ADMIN_REQUEST_MS_MAX: u64 = 10_000;
 /// How long a stopping admin server waits for answers that are on their way.

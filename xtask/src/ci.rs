@@ -45,7 +45,7 @@ const FULL_SECTIONS: [Section; 4] = [
 
 /// The sizes of the suites that are reported, in the profile `full`, a release build without link-time optimisation.
 /// `WAYSTATION_TEST_SEED` repeats a run.
-const FULL_SIZES: [(&str, &str); 10] = [
+const FULL_SIZES: [(&str, &str); 11] = [
     ("WAYSTATION_TEST_KILLS", "500"),
     ("WAYSTATION_TEST_LEADER_CHANGES", "20"),
     ("WAYSTATION_TEST_NODE_RESTARTS", "20"),
@@ -56,10 +56,14 @@ const FULL_SIZES: [(&str, &str); 10] = [
     ("WAYSTATION_TEST_OPERATIONS", "200"),
     ("WAYSTATION_TEST_RELOADS", "300"),
     ("WAYSTATION_TEST_FULL_VOLUMES", "40"),
+    ("WAYSTATION_TEST_FUZZ_SECONDS", "20"),
 ];
 /// Those suites, and where they are. One row after the other: servers and clients of the first share no machine with the second.
 const FULL_SUITES: [(&str, &[&str]); 2] = [
-    ("--test=it", &["crash", "in_a_cluster", "d_26", "d_05_a_full_volume"]),
+    (
+        "--test=it",
+        &["crash", "in_a_cluster", "d_26", "d_05_a_full_volume", "sockets_killed", "fuzzed"],
+    ),
     (
         "--lib",
         &[
@@ -67,6 +71,7 @@ const FULL_SUITES: [(&str, &[&str]); 2] = [
             "no_power_cut_loses_or_changes_what_was_acknowledged",
             "no_io_fault_makes_the_journal_lie_or_stop",
             "whatever_is_damaged_it_opens",
+            "fuzzed",
         ],
     ),
 ];

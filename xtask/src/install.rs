@@ -93,6 +93,19 @@ pub(crate) fn mosquitto(why: &str) -> Result<PathBuf> {
     find().context("mosquitto was installed, and is not where Debian puts it")
 }
 
+/// Installs what Debian has to write files of journald with, unless it is there.
+pub(crate) fn journal_remote() -> Result<()> {
+    if Path::new("/lib/systemd/systemd-journal-remote").is_file()
+        && process::works("journalctl", &["--version"])
+    {
+        return Ok(());
+    }
+    apt(
+        &["systemd-journal-remote"],
+        "the tests of the journald source read real files of journald with journalctl",
+    )
+}
+
 fn working_pip() -> Option<&'static [&'static str]> {
     PIPS.into_iter().find(|pip| match pip {
         [program, arguments @ ..] => process::works(program, &[arguments, &["--version"]].concat()),

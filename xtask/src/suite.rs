@@ -41,6 +41,7 @@ pub(crate) fn prepare(root: &Path) -> Result<()> {
     install::nats_server(root, "the tests deliver to a real JetStream server")?;
     install::strace()?;
     install::mosquitto("the tests of the MQTT source subscribe to a real broker")?;
+    install::journal_remote()?;
     languages::quick(root)?;
     let step = Step::start("building the guests that the tests load");
     plugins::build(root, None)?;

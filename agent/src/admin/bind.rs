@@ -1,19 +1,20 @@
-//! Takes the two ways in. What is at the socket's path is replaced only when it is a socket on which nobody answers.
+//! Takes the two ways in. What is at the socket's path is replaced only when it is a socket that nobody has.
 
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::Path;
 
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 
 use super::error::AdminError;
-use crate::limits::SOCKET_PATH_BYTES_MAX;
+use crate::limits::ADMIN_SOCKET_BACKLOG;
+use crate::net::socket_file::{Carries, SocketFile, SocketFileError};
 
 /// Owner and group may ask, nobody else.
 const SOCKET_MODE: u32 = 0o660;
+const CARRIES: Carries = Carries::Connections { backlog: ADMIN_SOCKET_BACKLOG };
 
 /// The TCP listener and the address it got.
 pub(super) async fn tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), AdminError> {
@@ -23,67 +24,33 @@ pub(super) async fn tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr)
     Ok((listener, bound))
 }
 
-/// A socket with the file that it made. Dropping it removes the file, if it is still this one.
+/// A socket with the name that it has. Dropping it removes the name first.
 #[derive(Debug)]
 pub(super) struct BoundSocket {
+    _file: SocketFile,
     pub(super) listener: UnixListener,
-    path: PathBuf,
-    /// Device and inode: an agent that came later may have put its own socket there.
-    identity: (u64, u64),
 }
 
 impl BoundSocket {
     pub(super) async fn bind(path: &Path) -> Result<Self, AdminError> {
-        let bytes = path.as_os_str().as_bytes().len();
-        if bytes > SOCKET_PATH_BYTES_MAX {
-            return Err(AdminError::SocketPathTooLong { path: path.to_owned(), bytes });
-        }
-        let failed =
-            |doing| move |source| AdminError::Socket { path: path.to_owned(), doing, source };
-        make_way(path).await?;
-        let listener = UnixListener::bind(path).map_err(failed("bind"))?;
-        // Nothing is served before this: who connects in between waits and is then asked like everybody.
-        let permissions = fs::Permissions::from_mode(SOCKET_MODE);
-        fs::set_permissions(path, permissions).map_err(failed("set the mode of"))?;
-        let identity = identity(path).map_err(failed("look at"))?;
-        Ok(Self { listener, path: path.to_owned(), identity })
+        let (file, socket) = SocketFile::claim(path, SOCKET_MODE, CARRIES).await.map_err(told)?;
+        let listener = UnixListener::from_std(StdListener::from(OwnedFd::from(socket)));
+        let failed = |source| AdminError::Socket { path: path.to_owned(), doing: "serve", source };
+        Ok(Self { _file: file, listener: listener.map_err(failed)? })
     }
 }
 
-impl Drop for BoundSocket {
-    fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|now| now == self.identity)
-            && let Err(error) = fs::remove_file(&self.path)
-        {
-            tracing::warn!(path = %self.path.display(), %error, "Admin socket cannot be removed");
+fn told(error: SocketFileError) -> AdminError {
+    match error {
+        SocketFileError::TooLong { path, bytes } => AdminError::SocketPathTooLong { path, bytes },
+        SocketFileError::Taken { path } => AdminError::SocketPathTaken { path },
+        SocketFileError::InUse { path } => AdminError::SocketInUse { path },
+        SocketFileError::Locked { path } => {
+            let source = io::Error::new(io::ErrorKind::ResourceBusy, "its folder is locked");
+            AdminError::Socket { path, doing: "bind", source }
         }
-    }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
-}
-
-async fn make_way(path: &Path) -> Result<(), AdminError> {
-    let failed = |doing| move |source| AdminError::Socket { path: path.to_owned(), doing, source };
-    let found = match fs::symlink_metadata(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed("look at")(error)),
-    };
-    if !found.file_type().is_socket() {
-        return Err(AdminError::SocketPathTaken { path: path.to_owned() });
-    }
-    match UnixStream::connect(path).await {
-        // A full queue is the sign of somebody who is there and slow.
-        Ok(_) => Err(AdminError::SocketInUse { path: path.to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(AdminError::SocketInUse { path: path.to_owned() })
+        SocketFileError::System { path, doing, source } => {
+            AdminError::Socket { path, doing, source }
         }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(failed("replace"))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed("ask")(error)),
     }
 }

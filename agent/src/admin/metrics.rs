@@ -230,12 +230,19 @@ fn of_kinds(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Resul
     families.counter(
         "source_turned_away",
         "Connections and datagrams of those who may not send, and connections beyond the limits",
-        of_sockets(|source| source.turned_away, &["tcp", "udp", "syslog"]),
+        of_sockets(|source| source.turned_away, &["tcp", "udp", "unix", "syslog"]),
     )?;
     families.counter(
         "source_datagrams_dropped",
         "Datagrams that the kernel has dropped, as they came faster than they were taken",
         of_sockets(|source| source.datagrams_dropped, &["udp", "syslog"]),
+    )?;
+    of_files(families, sources)?;
+    let of_journald = sources.iter().filter(|source| source.kind == "journald");
+    families.counter(
+        "source_journald_gaps",
+        "Times that journald had given up the entry that was read last, and perhaps others behind it, since this run began",
+        of_journald.map(|source| ([("source", source.id.as_str())], source.gaps)),
     )?;
     let of_nats = |value: fn(&SourceStatus) -> u64| {
         let sources = sources.iter().filter(|source| source.kind == "nats");
@@ -250,6 +257,29 @@ fn of_kinds(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Resul
         "source_nats_messages_dropped",
         "Messages of a subscription without JetStream that the journal has not taken, since this run began",
         of_nats(|source| source.messages_dropped),
+    )
+}
+
+/// What happens to files beside being read.
+fn of_files(families: &mut Families<'_>, sources: &[SourceStatus]) -> fmt::Result {
+    let of_files = |value: fn(&SourceStatus) -> u64| {
+        let sources = sources.iter().filter(|source| source.kind == "file");
+        sources.map(move |source| ([("source", source.id.as_str())], value(source)))
+    };
+    families.counter(
+        "source_hole_bytes",
+        "NULs at the start of lines, as a writer leaves them that goes on at its old place in a file that was cut; left out",
+        of_files(|source| source.hole_bytes),
+    )?;
+    families.counter(
+        "source_files_restarted",
+        "Files that were cut or written anew and are read from their first byte again, since this run began",
+        of_files(|source| source.files_restarted),
+    )?;
+    families.counter(
+        "source_files_lost",
+        "Files that went out of reach with something unread, since this run began",
+        of_files(|source| source.files_lost),
     )
 }
 

@@ -187,6 +187,18 @@ pub struct SourceView {
     /// Messages of a NATS subscription without JetStream that the journal has not taken.
     #[serde(default)]
     pub messages_dropped: u64,
+    /// Times that the place up to which journald was read was not there any more.
+    #[serde(default)]
+    pub gaps: u64,
+    /// NULs at the start of lines of files, which are left out.
+    #[serde(default)]
+    pub hole_bytes: u64,
+    /// Files that were cut or written anew and are read from their first byte again.
+    #[serde(default)]
+    pub files_restarted: u64,
+    /// Files that went out of reach with something unread.
+    #[serde(default)]
+    pub files_lost: u64,
     /// Seq of its newest record, of all runs.
     pub head: u64,
 }
@@ -531,6 +543,10 @@ impl SourceView {
             times_missing: source.times_missing,
             messages_known: source.messages_known,
             messages_dropped: source.messages_dropped,
+            gaps: source.gaps,
+            hole_bytes: source.hole_bytes,
+            files_restarted: source.files_restarted,
+            files_lost: source.files_lost,
             head: source.head,
         }
     }

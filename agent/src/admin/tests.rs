@@ -101,56 +101,56 @@ fn orphan() -> OrphanView {
     }
 }
 
+fn source(id: &str, kind: &'static str) -> SourceStatus {
+    SourceStatus {
+        id: id.parse().unwrap(),
+        kind,
+        state: SourceState::Running,
+        records: 0,
+        bytes: 0,
+        oversize: 0,
+        refused: 0,
+        sessions_lost: 0,
+        turned_away: 0,
+        datagrams_dropped: 0,
+        times_missing: 0,
+        messages_known: 0,
+        messages_dropped: 0,
+        gaps: 0,
+        hole_bytes: 0,
+        files_restarted: 0,
+        files_lost: 0,
+        head: 0,
+    }
+}
+
 fn sources(since: Timestamp) -> Vec<SourceStatus> {
     vec![
         SourceStatus {
-            id: "sensors".parse().unwrap(),
-            kind: "file",
-            state: SourceState::Running,
             records: 1500,
             bytes: 345_000,
             oversize: 2,
             refused: 3,
-            sessions_lost: 0,
-            turned_away: 0,
-            datagrams_dropped: 0,
-            times_missing: 0,
-            messages_known: 0,
-            messages_dropped: 0,
+            hole_bytes: 4096,
+            files_restarted: 8,
+            files_lost: 9,
             head: 4500,
+            ..source("sensors", "file")
         },
         SourceStatus {
-            id: "modbus".parse().unwrap(),
-            kind: "mqtt",
             state: SourceState::Failed { reason: "cannot connect".to_owned(), since },
-            records: 0,
-            bytes: 0,
-            oversize: 0,
-            refused: 0,
             sessions_lost: 3,
-            turned_away: 0,
-            datagrams_dropped: 0,
-            times_missing: 0,
-            messages_known: 0,
-            messages_dropped: 0,
-            head: 0,
+            ..source("modbus", "mqtt")
         },
         SourceStatus {
-            id: "meters".parse().unwrap(),
-            kind: "udp",
-            state: SourceState::Running,
             records: 20,
             bytes: 400,
-            oversize: 0,
-            refused: 0,
-            sessions_lost: 0,
             turned_away: 5,
             datagrams_dropped: 6,
-            times_missing: 0,
-            messages_known: 0,
-            messages_dropped: 0,
             head: 21,
+            ..source("meters", "udp")
         },
+        SourceStatus { records: 30, bytes: 600, gaps: 7, head: 31, ..source("system", "journald") },
     ]
 }
 

@@ -117,13 +117,19 @@ impl Alike<'_> {
                 }
             }
             (
-                Some(SourceKind::Syslog(old) | SourceKind::Tcp(old) | SourceKind::Udp(old)),
-                Some(SourceKind::Syslog(new) | SourceKind::Tcp(new) | SourceKind::Udp(new)),
-            ) => {
-                old.address == new.address
-                    && old.transport == new.transport
-                    && old.is_syslog == new.is_syslog
-            }
+                Some(
+                    SourceKind::Syslog(old)
+                    | SourceKind::Tcp(old)
+                    | SourceKind::Udp(old)
+                    | SourceKind::Unix(old),
+                ),
+                Some(
+                    SourceKind::Syslog(new)
+                    | SourceKind::Tcp(new)
+                    | SourceKind::Udp(new)
+                    | SourceKind::Unix(new),
+                ),
+            ) => old.endpoint == new.endpoint && old.is_syslog == new.is_syslog,
             (Some(SourceKind::Stdin(_)), Some(SourceKind::Stdin(_))) => true,
             (old, new) => old == new,
         }

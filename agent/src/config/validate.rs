@@ -1,13 +1,12 @@
 //! What must hold between parts, and what is allowed but hardly meant.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::load::{InspectPlugin, Parts};
 use crate::limiter::Rate;
-use crate::limits::{LANES_MAX, STREAMS_MAX};
+use crate::limits::{LANES_MAX, SOCKET_PATH_BYTES_MAX, STREAMS_MAX};
 use crate::plugin::PluginUse;
 use crate::plugin::config::GuestConfig;
 use crate::record::id::{PipelineId, SourceId, TransformId};
@@ -16,11 +15,8 @@ use crate::sinks::config::{LimitConfig, SinkConfig, SinkKind};
 use crate::sinks::file::config::FileSinkConfig;
 use crate::sinks::nats::config::OnUnknown;
 use crate::sources::config::SourceKind;
-use crate::sources::socket::config::Transport;
+use crate::sources::socket::config::{Endpoint, FileMode, SocketPath};
 use crate::units::ByteSize;
-
-/// Bytes that the path of a Unix socket may have.
-const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Reports everything that is wrong between the parts.
 pub(super) fn check(parts: &Parts, reading: &Reading<'_>, inspect_plugin: InspectPlugin<'_>) {
@@ -151,31 +147,33 @@ impl Checks<'_, '_> {
         }
     }
 
-    /// Two listeners cannot have one address. The ports of TCP and UDP are apart.
+    /// Two listeners cannot have one address or path.
     fn listeners(&self) {
-        type Taken = (String, SocketAddr, Transport);
-        let admin = self.parts.config.admin.listen;
-        let admin = admin.map(|address| ("[admin]".to_owned(), address, Transport::Tcp));
-        let mut taken: Vec<Taken> = admin.into_iter().collect();
+        let admin = &self.parts.config.admin;
+        let socket = SocketPath { path: admin.socket.clone(), mode: FileMode(0) };
+        let of_admin = |endpoint| ("[admin]".to_owned(), endpoint);
+        let mut taken = vec![of_admin(Endpoint::Stream(socket))];
+        taken.extend(admin.listen.map(|address| of_admin(Endpoint::Tcp(address))));
         for source in &self.parts.config.sources {
-            let (address, transport) = match &source.kind {
-                SourceKind::Http(http) => (http.listen.address, Transport::Tcp),
-                SourceKind::Syslog(socket) | SourceKind::Tcp(socket) | SourceKind::Udp(socket) => {
-                    (socket.address, socket.transport)
-                }
+            let endpoint = match &source.kind {
+                SourceKind::Http(http) => Endpoint::Tcp(http.listen.address),
+                SourceKind::Syslog(socket)
+                | SourceKind::Tcp(socket)
+                | SourceKind::Udp(socket)
+                | SourceKind::Unix(socket) => socket.endpoint.clone(),
                 _ => continue,
             };
-            // A free port is another one each time.
-            let same = |(_, other, of): &&Taken| {
-                *other == address && *of == transport && address.port() != 0
-            };
-            if let Some((who, ..)) = taken.iter().find(same) {
-                let message = format!("{who} listens on {address} already");
-                let hint = "take another port, or let several pipelines use that source";
-                let key = format!("sources.{}.listen", source.id);
+            if let Some((who, _)) = taken.iter().find(|(_, other)| other.excludes(&endpoint)) {
+                let message = format!("{who} listens on {endpoint} already");
+                let (key, what) = match endpoint {
+                    Endpoint::Tcp(_) | Endpoint::Udp(_) => ("listen", "port"),
+                    Endpoint::Stream(_) | Endpoint::Datagram(_) => ("socket", "path"),
+                };
+                let hint = format!("take another {what}, or let several pipelines use that source");
+                let key = format!("sources.{}.{key}", source.id);
                 self.error(&key, Complaint::new(message).hint(hint));
             }
-            taken.push((format!("source \"{}\"", source.id), address, transport));
+            taken.push((format!("source \"{}\"", source.id), endpoint));
         }
     }
 

@@ -1,6 +1,8 @@
-//! Accepts connections of clients under limits: so many in all, and so many from one address.
+//! Accepts connections of clients under limits: so many in all, and so many from one client (an address, or a process of this host).
 
 use std::collections::HashMap;
+use std::hash::Hash;
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct ClientLimits {
     /// Served, in all.
     pub all: usize,
-    /// Served, from one address.
+    /// Served, from one client.
     pub per_client: usize,
     /// Over these limits, and told so; more are closed without a word.
     pub turned_away: usize,
@@ -33,21 +35,46 @@ pub enum Full {
     All,
 }
 
+/// Where connections come from.
+pub trait Accept: Send {
+    /// A connection.
+    type Stream: Send;
+    /// What its limit is counted by.
+    type Client: Copy + Eq + Hash + Send;
+
+    /// The next connection.
+    ///
+    /// # Cancel safety
+    /// Can be dropped; no connection is lost.
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Client)>> + Send;
+}
+
+impl Accept for TcpListener {
+    type Stream = TcpStream;
+    type Client = IpAddr;
+
+    async fn next(&self) -> io::Result<(TcpStream, IpAddr)> {
+        let (stream, peer) = self.accept().await?;
+        Ok((stream, peer.ip().to_canonical()))
+    }
+}
+
 /// Accepts until asked to stop, then gives the connections that are open their time. `connection` makes what serves one, or
 /// tells it that there is no room; `None` closes it.
-pub async fn accept<F>(
-    listener: TcpListener,
+pub async fn accept<L, F>(
+    listener: L,
     limits: ClientLimits,
     shutdown: Shutdown,
-    mut connection: impl FnMut(TcpStream, IpAddr, Option<Full>) -> Option<F>,
+    mut connection: impl FnMut(L::Stream, L::Client, Option<Full>) -> Option<F>,
 ) where
+    L: Accept,
     F: Future<Output = ()> + Send + 'static,
 {
     let mut connections = TaskGroup::default();
     let mut open = Open::new(limits);
     let mut accept_failing = false;
     // One that panics leaves no result, and must be counted out all the same.
-    let mut tickets: HashMap<String, Ticket> = HashMap::new();
+    let mut tickets: HashMap<String, Ticket<L::Client>> = HashMap::new();
     let mut number = 0_u64;
     loop {
         tokio::select! {
@@ -57,10 +84,9 @@ pub async fn accept<F>(
                     open.leave(ticket);
                 }
             }
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
+            accepted = listener.next() => match accepted {
+                Ok((stream, client)) => {
                     accept_failing = false;
-                    let client = peer.ip().to_canonical();
                     let Some(ticket) = open.enter(client) else { continue };
                     let Some(serving) = connection(stream, client, ticket.full) else {
                         open.leave(ticket);
@@ -86,26 +112,26 @@ pub async fn accept<F>(
 
 /// A connection that was counted in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ticket {
-    client: IpAddr,
+struct Ticket<C> {
+    client: C,
     full: Option<Full>,
 }
 
 /// Connections that are open.
-struct Open {
+struct Open<C> {
     limits: ClientLimits,
-    of: HashMap<IpAddr, usize>,
+    of: HashMap<C, usize>,
     served: usize,
     turned_away: usize,
 }
 
-impl Open {
+impl<C: Copy + Eq + Hash> Open<C> {
     fn new(limits: ClientLimits) -> Self {
         Self { limits, of: HashMap::new(), served: 0, turned_away: 0 }
     }
 
     /// Counts a connection in; `None` when there is no room even to say no.
-    fn enter(&mut self, client: IpAddr) -> Option<Ticket> {
+    fn enter(&mut self, client: C) -> Option<Ticket<C>> {
         let of_client = self.of.get(&client).copied().unwrap_or_default();
         let full = if of_client >= self.limits.per_client {
             Some(Full::Client)
@@ -125,7 +151,7 @@ impl Open {
         Some(Ticket { client, full })
     }
 
-    fn leave(&mut self, Ticket { client, full }: Ticket) {
+    fn leave(&mut self, Ticket { client, full }: Ticket<C>) {
         if full.is_some() {
             self.turned_away -= 1;
             return;
@@ -149,7 +175,8 @@ mod tests {
         let client = |number: u8| IpAddr::from([10, 0, 0, number]);
         let limits = ClientLimits { all: 5, per_client: 3, turned_away: 2, stop: Duration::ZERO };
         let mut open = Open::new(limits);
-        let enter = |open: &mut Open, number| open.enter(client(number)).map(|one| one.full);
+        let enter =
+            |open: &mut Open<IpAddr>, number| open.enter(client(number)).map(|one| one.full);
         for _ in 0..3 {
             assert_eq!(enter(&mut open, 1), Some(None));
         }

@@ -14,7 +14,7 @@ use super::config::ServerTlsConfig;
 use crate::clock::{Monotonic, SharedClock};
 use crate::limits::{TOKENS_FRESH_MS, TOKENS_MAX};
 use crate::secret::Secret;
-use crate::settings::{Complaint, Table};
+use crate::settings::{Complaint, Field, Table};
 
 /// The keys that all listeners have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,17 +64,20 @@ impl ListenConfig {
     }
 }
 
-/// Reads `listen`.
+/// Reads `listen`, which must be there.
 #[must_use]
 pub fn read_address(table: &Table<'_>) -> Option<SocketAddr> {
-    table
-        .parsed("listen", "Address and port to listen on.", "an address", |text| {
-            text.parse::<SocketAddr>().map_err(|_| {
-                Complaint::new(format!("\"{text}\" is no address with a port"))
-                    .hint("write \"127.0.0.1:8080\", or \"[::]:8080\" for all addresses")
-            })
+    address(table).required()
+}
+
+/// `listen`.
+pub fn address<'t, 'r>(table: &'t Table<'r>) -> Field<'t, 'r, SocketAddr> {
+    table.parsed("listen", "Address and port to listen on.", "an address", |text| {
+        text.parse::<SocketAddr>().map_err(|_| {
+            Complaint::new(format!("\"{text}\" is no address with a port"))
+                .hint("write \"127.0.0.1:8080\", or \"[::]:8080\" for all addresses")
         })
-        .required()
+    })
 }
 
 const HINT_ASK: &str = "add tokens = [{ file = \"PATH\" }] with tls = { certificate = \"FILE\", key = \"FILE\" }, or ask \

@@ -9,6 +9,7 @@ pub mod listen;
 pub mod nats;
 pub mod reach;
 pub mod servers;
+pub mod socket_file;
 pub mod stream;
 pub mod tls;
 pub mod tls_server;

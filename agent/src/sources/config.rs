@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::file::config::FileSourceConfig;
 use super::http::config::HttpSourceConfig;
+use super::journald::config::JournaldSourceConfig;
 use super::metrics::config::MetricsSourceConfig;
 use super::mqtt::config::MqttSourceConfig;
 use super::nats::config::NatsSourceConfig;
@@ -34,6 +35,16 @@ pub struct LineLimits {
     pub record_bytes_max: ByteSize,
     /// `on_oversize`, default `"dead_letter"`.
     pub on_oversize: OnOversize,
+}
+
+/// Where a source begins with what it has never read before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StartAt {
+    /// With the first that there is.
+    #[default]
+    Beginning,
+    /// Behind the last that there is at that moment.
+    End,
 }
 
 /// Settings of a source that makes records up.
@@ -67,6 +78,8 @@ pub enum SourceKind {
     Generate(GenerateSourceConfig),
     /// Posts of HTTP clients.
     Http(HttpSourceConfig),
+    /// Entries of journald.
+    Journald(Box<JournaldSourceConfig>),
     /// What is measured of the host.
     Metrics(MetricsSourceConfig),
     /// Messages of an MQTT broker.
@@ -81,6 +94,8 @@ pub enum SourceKind {
     Tcp(Box<SocketSourceConfig>),
     /// Datagrams.
     Udp(Box<SocketSourceConfig>),
+    /// Frames or datagrams of a socket in the file system.
+    Unix(Box<SocketSourceConfig>),
 }
 
 impl SourceKind {
@@ -91,6 +106,7 @@ impl SourceKind {
             Self::File(_) => "file",
             Self::Generate(_) => "generate",
             Self::Http(_) => "http",
+            Self::Journald(_) => "journald",
             Self::Metrics(_) => "metrics",
             Self::Mqtt(_) => "mqtt",
             Self::Nats(_) => "nats",
@@ -98,6 +114,7 @@ impl SourceKind {
             Self::Syslog(_) => "syslog",
             Self::Tcp(_) => "tcp",
             Self::Udp(_) => "udp",
+            Self::Unix(_) => "unix",
         }
     }
 }
@@ -136,6 +153,7 @@ const KINDS: &[Kind<SourceKind>] = &[
     Kind { name: "file", read: FileSourceConfig::read },
     Kind { name: "generate", read: GenerateSourceConfig::read },
     Kind { name: "http", read: HttpSourceConfig::read },
+    Kind { name: "journald", read: JournaldSourceConfig::read },
     Kind { name: "metrics", read: MetricsSourceConfig::read },
     Kind { name: "mqtt", read: MqttSourceConfig::read },
     Kind { name: "nats", read: NatsSourceConfig::read },
@@ -143,15 +161,14 @@ const KINDS: &[Kind<SourceKind>] = &[
     Kind { name: "syslog", read: SocketSourceConfig::read_syslog },
     Kind { name: "tcp", read: SocketSourceConfig::read_tcp },
     Kind { name: "udp", read: SocketSourceConfig::read_udp },
+    Kind { name: "unix", read: SocketSourceConfig::read_unix },
 ];
-
-const KINDS_LATER: &[&str] = &["journald"];
 
 impl SourceConfig {
     /// Reads `[sources.ID]`. `None` when something is missing, which was reported.
     #[must_use]
     pub fn read(id: Option<SourceId>, table: &Table<'_>) -> Option<Self> {
-        let kind = table.kind(KINDS, KINDS_LATER, "What the source is.");
+        let kind = table.kind(KINDS, &[], "What the source is.");
         let time = TimeConfig::read(table);
         Some(Self { id: id?, kind: kind?, time })
     }
@@ -256,6 +273,12 @@ impl LineLimits {
                 .or(OnOversize::default()),
         }
     }
+}
+
+/// Reads `start_at`.
+pub(super) fn read_start_at(table: &Table<'_>, doc: &'static str) -> StartAt {
+    let words = [("beginning", StartAt::Beginning), ("end", StartAt::End)];
+    table.choice("start_at", doc, &words).or(StartAt::default())
 }
 
 /// Reads the template `subject`.

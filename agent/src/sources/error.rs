@@ -1,8 +1,10 @@
 //! Why a source ends without having been asked to.
 
+use super::journald::JournaldError;
 use super::mqtt::MqttError;
 use super::nats::NatsSourceError;
 use crate::journal::AppendError;
+use crate::net::socket_file::SocketFileError;
 use crate::record::id::SourceId;
 use crate::record::template::TemplateError;
 
@@ -57,6 +59,15 @@ pub enum SourceError {
         #[source]
         error: std::io::Error,
     },
+    /// It cannot listen at a path.
+    #[error("source {source_id} cannot listen")]
+    SocketFile {
+        /// The source.
+        source_id: SourceId,
+        /// Why.
+        #[source]
+        error: SocketFileError,
+    },
     /// A listener has no TLS that it could show.
     #[error("source {source_id} cannot set up its TLS")]
     Tls {
@@ -77,6 +88,15 @@ pub enum SourceError {
         /// Why.
         #[source]
         error: std::io::Error,
+    },
+    /// journalctl cannot be started, has ended, or makes no sense.
+    #[error("source {source_id} reads nothing from journald")]
+    Journald {
+        /// The source.
+        source_id: SourceId,
+        /// Why.
+        #[source]
+        error: JournaldError,
     },
     /// The broker cannot be reached, refuses something, or the connection has ended.
     #[error("source {source_id} is not connected")]

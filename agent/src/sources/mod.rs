@@ -17,6 +17,7 @@ mod generate;
 mod headers;
 pub mod http;
 mod intake;
+pub mod journald;
 pub mod metrics;
 pub mod mqtt;
 pub mod nats;
@@ -91,6 +92,8 @@ pub struct SourceCounters {
     pub hole_bytes: AtomicU64,
     /// Files that went out of reach with something unread.
     pub files_lost: AtomicU64,
+    /// Times that the place up to which journald was read was not there any more.
+    pub gaps: AtomicU64,
     /// Sessions that a broker should have kept and has not.
     pub sessions_lost: AtomicU64,
     /// Records without a time where `time_from` says; they keep that of their arrival.
@@ -153,12 +156,14 @@ pub fn build(
         SourceKind::File(file) => Box::new(file::FileSource::new(id, file, options)?),
         SourceKind::Generate(made) => Box::new(generate::GenerateSource::new(id, made, options)?),
         SourceKind::Http(http) => Box::new(http::HttpSource::new(id, http, options)?),
+        SourceKind::Journald(read) => Box::new(journald::JournaldSource::new(id, read, options)?),
         SourceKind::Metrics(made) => Box::new(metrics::MetricsSource::new(id, made, options)?),
         SourceKind::Mqtt(mqtt) => Box::new(mqtt::MqttSource::new(id, mqtt, options)?),
         SourceKind::Nats(nats) => Box::new(nats::NatsSource::new(id, nats, options)?),
-        SourceKind::Syslog(socket) | SourceKind::Tcp(socket) | SourceKind::Udp(socket) => {
-            Box::new(socket::SocketSource::new(id, socket, options)?)
-        }
+        SourceKind::Syslog(socket)
+        | SourceKind::Tcp(socket)
+        | SourceKind::Udp(socket)
+        | SourceKind::Unix(socket) => Box::new(socket::SocketSource::new(id, socket, options)?),
         SourceKind::Stdin(stdin) => Box::new(stdin::StdinSource::new(id, stdin, options)?),
     })
 }

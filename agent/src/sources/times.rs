@@ -233,6 +233,7 @@ mod tests {
 
     use super::*;
     use crate::clock::ManualClock;
+    use crate::fuzz::fuzz;
 
     const MOMENT: i64 = 1_767_323_045_678_000_000;
 
@@ -366,5 +367,19 @@ mod tests {
             push_rfc3339(Timestamp(time), &mut printed);
             prop_assert_eq!(parse(&printed), Some(Timestamp(time)));
         }
+    }
+
+    #[test]
+    fn fuzzed_times_are_times_or_none() {
+        let examples: [&[u8]; 4] = [
+            b"2026-01-02T03:04:05.678Z",
+            b"1767323045.678",
+            br#"{"a":{"b":"2026-01-02T03:04:05+01:00"},"c":[1,{"a":2}]}"#,
+            br#"{"a":{"b":1767323045678}}"#,
+        ];
+        fuzz(&examples, |bytes| {
+            parse(&String::from_utf8_lossy(bytes));
+            field(bytes, &path("a.b"));
+        });
     }
 }

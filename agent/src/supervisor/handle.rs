@@ -303,6 +303,10 @@ fn source_status(entry: &SourceEntry, journal: &Snapshot) -> SourceStatus {
         times_missing: count(&counters.times_missing),
         messages_known: count(&counters.messages_known),
         messages_dropped: count(&counters.messages_dropped),
+        gaps: count(&counters.gaps),
+        hole_bytes: count(&counters.hole_bytes),
+        files_restarted: count(&counters.files_restarted),
+        files_lost: count(&counters.files_lost),
         head: head.map_or(0, |stream| stream.head.0),
     }
 }

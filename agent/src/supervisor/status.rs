@@ -128,6 +128,14 @@ pub struct SourceStatus {
     pub messages_known: u64,
     /// Messages of a core subscription that the journal has not taken.
     pub messages_dropped: u64,
+    /// Times that the place up to which journald was read was not there any more.
+    pub gaps: u64,
+    /// NULs at the start of lines of files, which are left out.
+    pub hole_bytes: u64,
+    /// Files that were cut or written anew and are read from their first byte again.
+    pub files_restarted: u64,
+    /// Files that went out of reach with something unread.
+    pub files_lost: u64,
     /// Its newest record, of all runs.
     pub head: u64,
 }

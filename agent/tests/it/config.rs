@@ -10,6 +10,8 @@ use waystation::config::{Loaded, describe, load};
 use waystation::plugin::PluginUse;
 use waystation::settings::{Problems, Severity};
 
+use super::support::fuzz::fuzz;
+
 const CANARY: &str = "CANARY";
 
 fn environment(name: &str) -> Option<String> {
@@ -274,4 +276,15 @@ proptest! {
     fn damaged_configs_give_a_config_or_a_problem(bytes in damaged()) {
         read_bytes(&bytes);
     }
+}
+
+#[test]
+fn fuzzed_configs_give_a_config_or_a_problem() {
+    let files: Vec<Vec<u8>> = fixtures("valid")
+        .into_iter()
+        .chain(fixtures("invalid"))
+        .map(|path| std::fs::read(path).unwrap())
+        .collect();
+    let examples: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
+    fuzz(&examples, read_bytes);
 }

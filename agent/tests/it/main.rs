@@ -36,6 +36,8 @@ mod ingest;
 mod jetstream;
 /// Damaged journals, and the commands that look into one.
 mod journal;
+/// Entries of journald, once each.
+mod journald;
 /// Lanes that the config has not any more.
 mod lanes;
 /// A real MQTT broker that dies, forgets, refuses, and delivers twice.
@@ -76,6 +78,8 @@ mod shipped_plugins;
 mod sink_plugin;
 /// What is sent to sockets: frames, datagrams, and what is there after a kill.
 mod sockets;
+/// SIGKILL under load, however records are sent.
+mod sockets_killed;
 mod stop;
 /// An agent process, a nats-server, input and output.
 mod support;
@@ -85,3 +89,5 @@ mod ticks;
 mod tidy;
 /// When records happened, and when they were taken.
 mod times;
+/// Sockets in the file system: who may send, and whose they are.
+mod unix_sockets;

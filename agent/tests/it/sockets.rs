@@ -13,7 +13,7 @@ use super::support::certificates::{Authority, Pair};
 use super::support::{LONG, free_port, seed, wait_for};
 
 /// A source of these keys, to files.
-fn config(source: &str, more: &str) -> String {
+pub(crate) fn config(source: &str, more: &str) -> String {
     format!(
         r#"
         [agent]
@@ -36,12 +36,12 @@ fn config(source: &str, more: &str) -> String {
     )
 }
 
-fn tcp(port: u16, keys: &str) -> String {
+pub(crate) fn tcp(port: u16, keys: &str) -> String {
     config(&format!("type = \"tcp\"\nlisten = \"127.0.0.1:{port}\"\n{keys}"), "")
 }
 
 /// A connection, as soon as the source listens.
-fn connect(port: u16) -> TcpStream {
+pub(crate) fn connect(port: u16) -> TcpStream {
     let stream = wait_for("the source", LONG, || TcpStream::connect(("127.0.0.1", port)).ok());
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -49,17 +49,17 @@ fn connect(port: u16) -> TcpStream {
 }
 
 /// One of the source's numbers, once the agent answers.
-fn number(home: &Home, key: &str) -> u64 {
+pub(crate) fn number(home: &Home, key: &str) -> u64 {
     let status = home.status();
     status.and_then(|status| status["sources"][0][key].as_u64()).unwrap_or_default()
 }
 
-fn wait_for_records(home: &Home, records: u64) {
+pub(crate) fn wait_for_records(home: &Home, records: u64) {
     wait_for("the records", LONG, || (number(home, "records") >= records).then_some(()));
 }
 
 /// Waits until the lane has nothing open, and stops the agent.
-fn settle(home: &Home, mut agent: Agent) {
+pub(crate) fn settle(home: &Home, mut agent: Agent) {
     wait_for("everything to be delivered", LONG, || {
         let status = home.status()?;
         let lane = &status["lanes"][0];
@@ -69,7 +69,7 @@ fn settle(home: &Home, mut agent: Agent) {
 }
 
 /// Payload and headers of what was delivered, in order.
-fn delivered(home: &Home) -> Vec<(Vec<u8>, serde_json::Value)> {
+pub(crate) fn delivered(home: &Home) -> Vec<(Vec<u8>, serde_json::Value)> {
     let mut records = Vec::new();
     for name in files_below(&home.path("out")) {
         let content = std::fs::read_to_string(home.path("out").join(name)).unwrap();
@@ -96,7 +96,7 @@ fn payload(record: &serde_json::Value) -> Vec<u8> {
     }
 }
 
-fn texts(home: &Home) -> Vec<String> {
+pub(crate) fn texts(home: &Home) -> Vec<String> {
     delivered(home).into_iter().map(|(payload, _)| String::from_utf8(payload).unwrap()).collect()
 }
 

@@ -116,6 +116,8 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
         Column("sessions lost", WHEN_NOT_ZERO),
         Column("turned away", WHEN_NOT_ZERO),
         Column("dropped", WHEN_NOT_ZERO),
+        Column("files lost", WHEN_NOT_ZERO),
+        Column("gaps", WHEN_NOT_ZERO),
         Column("known", WHEN_NOT_ZERO),
         Column("no time", WHEN_NOT_ZERO),
     ];
@@ -133,6 +135,8 @@ fn sources(status: &StatusView, now: Timestamp) -> String {
             grouped(source.sessions_lost),
             grouped(source.turned_away),
             grouped(source.datagrams_dropped + source.messages_dropped),
+            grouped(source.files_lost),
+            grouped(source.gaps),
             grouped(source.messages_known),
             grouped(source.times_missing),
         ]
@@ -226,6 +230,7 @@ mod tests {
         status.dead_letters = admin::status::DeadLettersStatus::default();
         status.sources.truncate(1);
         (status.sources[0].oversize, status.sources[0].refused) = (0, 0);
+        status.sources[0].files_lost = 0;
         for lane in &mut status.lanes {
             "running".clone_into(&mut lane.state);
             lane.trouble = None;

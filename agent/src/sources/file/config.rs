@@ -1,20 +1,9 @@
 //! A `[sources.NAME]` table with `type = "file"`.
 
-use crate::settings::{Complaint, Table, WordOrPath};
-use crate::sources::config::{SourceKind, read_subject};
 use std::path::{Path, PathBuf};
 
-use crate::sources::config::LineLimits;
-
-/// Where a file that was never seen before is read from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum StartAt {
-    /// Its first byte.
-    #[default]
-    Beginning,
-    /// Its end at that moment.
-    End,
-}
+use crate::settings::{Complaint, Table, WordOrPath};
+use crate::sources::config::{LineLimits, SourceKind, StartAt, read_start_at, read_subject};
 
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,10 +62,8 @@ impl FileSourceConfig {
             )
             .at_least_one()
             .required();
-        let words = [("beginning", StartAt::Beginning), ("end", StartAt::End)];
-        let start_at = table
-            .choice("start_at", "Where a file that was never seen before is read from.", &words)
-            .or(StartAt::default());
+        let start_at =
+            read_start_at(table, "Where a file that was never seen before is read from.");
         let words = [("lines", Framing::Lines), ("json", Framing::Json), ("whole", Framing::Whole)];
         let framing = table.choice("framing", "What a record is.", &words).or(Framing::default());
         let multiline = read_multiline(table);

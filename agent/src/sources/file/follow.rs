@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::config::{AfterRead, FileSourceConfig, StartAt};
+use super::config::{AfterRead, FileSourceConfig};
 use super::identity::{FileId, Saved};
 use super::input::Input;
 use super::renamed::Folders;
@@ -32,6 +32,7 @@ use crate::limits::{
 };
 use crate::record::id::SourceId;
 use crate::record::template::Template;
+use crate::sources::config::StartAt;
 
 /// The fields of `subject`.
 pub(super) const SUBJECT_FIELDS: &[&str] = &["source", "file_stem", "file_name"];

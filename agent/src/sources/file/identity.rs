@@ -306,6 +306,7 @@ impl Saved {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::fuzz;
 
     fn content(bytes: usize) -> Vec<u8> {
         (0_u32..).flat_map(|n| n.to_le_bytes()).take(bytes).collect()
@@ -383,5 +384,30 @@ mod tests {
         assert_eq!(FileId::of_key(&id.key()), Some(id));
         let wild = Check { head_bytes: u64::MAX, tail_bytes: u64::MAX, ..Check::default() };
         assert_eq!(compare(&wild, u64::MAX, b"x"), Agreement::Nothing);
+    }
+
+    #[test]
+    fn fuzzed_positions_are_read_or_left_aside() {
+        let mut saved = Saved::new("/var/log/a.log".to_owned());
+        saved.offset = 5000;
+        saved.check = Trail::default().check(&content(5000), &[]);
+        saved.gone = Some(Gone { path: "x".to_owned(), cut: true });
+        saved.done = Some((5000, 1, 2));
+        let other = Saved::new("ü".to_owned()).to_bytes();
+        let bytes = content(6000);
+        fuzz(&[&saved.to_bytes(), &other, b"1-2", b"was-1-2-3-4"], |value| {
+            if let Some(saved) = Saved::parse(value) {
+                assert_eq!(Saved::parse(&saved.to_bytes()).as_ref(), Some(&saved));
+                let mut hash_before = |end: u64, count: u64| {
+                    let range = usize::try_from(end.checked_sub(count).unwrap_or(end)).unwrap()
+                        ..usize::try_from(end).unwrap();
+                    bytes.get(range).map(hash).ok_or(io::ErrorKind::UnexpectedEof.into())
+                };
+                // Whatever it says of a content, comparing it is an answer or an error.
+                drop(saved.check.agreement(saved.offset, &mut hash_before));
+                saved.content_key(FileId::of_key("1-2").unwrap());
+            }
+            FileId::of_key(&String::from_utf8_lossy(value));
+        });
     }
 }

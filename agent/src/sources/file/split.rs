@@ -162,6 +162,7 @@ pub(super) fn is_space(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::fuzz;
 
     /// The records of the text, given in blocks of a size, and what follows the last of them.
     fn split(format: &Format, text: &str, size: usize) -> (Vec<String>, String) {
@@ -228,5 +229,30 @@ mod tests {
         ];
         assert_eq!(trimmed, expected);
         assert_eq!(rest.trim(), "{\"open\":[");
+    }
+
+    #[test]
+    fn fuzzed_content_gives_the_same_records_in_blocks_of_any_size() {
+        let formats = [
+            Format::Lines,
+            Format::Multiline(Regex::new("^[0-9]+ ").unwrap()),
+            Format::Json,
+            Format::Whole,
+        ];
+        let examples: [&[u8]; 3] = [
+            b"a\n\nbb\r\nc",
+            b"before\n1 one\n  at x\n\n2 two\n",
+            b"{\"a\":[1,{\"b\":\"}\\\"{\"}]}\n[1,\n2] \"x\" 12 true{}]\n{\"open\":[",
+        ];
+        fuzz(&examples, |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let text = text.get(..text.floor_char_boundary(300)).unwrap_or_default();
+            for format in &formats {
+                let whole = split(format, text, text.len().max(1));
+                for size in [1, 3, 10] {
+                    assert_eq!(split(format, text, size), whole, "blocks of {size}");
+                }
+            }
+        });
     }
 }

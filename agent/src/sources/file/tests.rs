@@ -6,16 +6,17 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::config::{AfterRead, StartAt};
+use super::config::AfterRead;
 use super::*;
 use crate::clock::{ManualClock, Timestamp};
 use crate::journal::{Append, Journal, Position};
 use crate::limits::{CHUNK_BYTES_MAX, FILES_OPEN_MAX};
-use crate::sources::config::{LineLimits, OnOversize};
+use crate::sources::config::{LineLimits, OnOversize, StartAt};
 use crate::sources::tests::{open, options, payloads, records, source_id};
 use crate::units::ByteSize;
 
 mod content;
+mod many;
 mod rotation;
 
 struct Bench {

@@ -247,6 +247,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::fuzz;
 
     const MAX: usize = 100_000;
 
@@ -350,5 +351,22 @@ mod tests {
         assert_eq!(room.receive(&mut body()).await.unwrap_err(), Refusal::Busy);
         drop(first);
         assert_eq!(room.receive(&mut body()).await.unwrap().0.len(), INGEST_BODIES_BYTES);
+    }
+
+    #[test]
+    fn fuzzed_bodies_are_expanded_within_their_bound_or_refused() {
+        let text: Vec<u8> = (0_u32..5000).flat_map(u32::to_le_bytes).collect();
+        let zstd = |bytes: &[u8]| zstd::encode_all(bytes, 3).unwrap();
+        let twice = [gzip(b"one"), gzip(b"two")].concat();
+        let examples =
+            [gzip(&text), zstd(&text), gzip(&[0; 50_000]), zstd(&[0; 50_000]), twice, zstd(b"")];
+        let examples: Vec<&[u8]> = examples.iter().map(Vec::as_slice).collect();
+        fuzz(&examples, |bytes| {
+            for coding in [Coding::Gzip, Coding::Zstd] {
+                if let Ok(expanded) = expanded(coding, bytes) {
+                    assert!(expanded.len() <= MAX);
+                }
+            }
+        });
     }
 }

@@ -94,7 +94,7 @@ impl Keys {
             let Some(stored) = Stored::parse(value) else { continue };
             let since = old.get(key).map_or(now, |(_, since)| *since);
             state.order.insert(stored.number, key.to_owned());
-            state.next = state.next.max(stored.number + 1);
+            state.next = state.next.max(stored.number.saturating_add(1));
             state.known.insert(key.to_owned(), (stored, since));
         }
     }
@@ -224,6 +224,7 @@ mod tests {
 
     use super::*;
     use crate::clock::{ManualClock, Timestamp};
+    use crate::fuzz::fuzz;
 
     const COUNTS: Accepted = Accepted { accepted: 3, rejected: 1, replayed: false };
 
@@ -344,5 +345,23 @@ mod tests {
         for bytes in [&other[..], &bytes[1..], &[]] {
             assert_eq!(Stored::parse(bytes), None);
         }
+    }
+
+    #[test]
+    fn fuzzed_positions_are_read_or_left_aside() {
+        let stored = Stored { is_whole: true, ..Stored::parse(&zeros()).unwrap() };
+        fuzz(&[&stored.to_bytes(), b"", b"\x01"], |bytes| {
+            if let Some(stored) = Stored::parse(bytes) {
+                assert_eq!(stored.to_bytes().len(), bytes.len());
+            }
+            let rig = Rig::new(10);
+            rig.keys.load(&BTreeMap::from([(format!("{PREFIX}k"), bytes.to_vec())]));
+        });
+    }
+
+    fn zeros() -> Vec<u8> {
+        let mut bytes = vec![0; VALUE_BYTES];
+        bytes[0] = VERSION;
+        bytes
     }
 }

@@ -200,6 +200,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::fuzz;
     use crate::limits::CHUNK_BYTES_MAX;
     use crate::record::codec::FrameReader;
     use crate::record::id::{Epoch, Seq};
@@ -348,5 +349,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn fuzzed_posts_are_split_or_refused() {
+        let examples: [&[u8]; 4] = [
+            b"{\"a\":1}\n\n[2]\r\nthree\n",
+            b"[{\"a\":[1,\"\\u00fc]\"]},2, null,\"x\"]",
+            b" [ ] ",
+            b"[[[[[[[[[[[[[[1]]]]]]]]]]]]]]",
+        ];
+        fuzz(&examples, |body| {
+            for media in [Media::Ndjson, Media::Json, Media::Other(None)] {
+                if let Ok(parts) = run(body, &media, OnOversize::Truncate, 0) {
+                    let found: usize = payloads(&parts).iter().map(Vec::len).sum();
+                    assert!(found <= body.len());
+                }
+            }
+        });
     }
 }

@@ -377,6 +377,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::fuzz;
 
     fn read(version: Version, bytes: &[u8]) -> Result<Option<Packet>, Fault> {
         decode(version, &mut BytesMut::from(bytes), 1 << 20)
@@ -442,5 +443,31 @@ mod tests {
             prop_assert!(decoded != Ok(None));
             prop_assert!(stream.is_empty());
         }
+    }
+
+    #[test]
+    fn fuzzed_packets_are_packets_errors_or_not_enough() {
+        let examples: [&[u8]; 7] = [
+            &[0x20, 2, 0, 0],
+            &[0x20, 11, 0, 0, 8, 0x21, 0, 10, 0x27, 0, 0, 1, 0],
+            &[0x30, 7, 0, 3, b'a', b'/', b'b', b'x', b'y'],
+            &[
+                0x32, 19, 0, 1, b'a', 0, 7, 12, 3, 0, 1, b't', 38, 0, 1, b'k', 0, 1, b'v', b'x',
+                b'y',
+            ],
+            &[0x90, 3, 0, 1, 1],
+            &[0x62, 2, 0, 7],
+            &[0xe0, 2, 0x8b, 0],
+        ];
+        fuzz(&examples, |bytes| {
+            for version in [Version::V3, Version::V5] {
+                let mut stream = BytesMut::from(bytes);
+                let mut left = stream.len();
+                while let Ok(Some(_)) = decode(version, &mut stream, 1 << 20) {
+                    assert!(stream.len() < left, "a packet takes bytes");
+                    left = stream.len();
+                }
+            }
+        });
     }
 }

@@ -100,6 +100,7 @@ fn content(message: &Message) -> Content {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzz::fuzz;
 
     fn message(id: u16, payload: &'static str, duplicate: bool) -> Message {
         Message { id, payload: payload.into(), duplicate, qos: 2, ..Message::default() }
@@ -132,5 +133,25 @@ mod tests {
         let positions = BTreeMap::from([(key, value.unwrap())]);
         assert_eq!(Subscription::of(&positions), Some(subscription));
         assert_eq!(Subscription::of(&BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn fuzzed_positions_are_read_or_left_aside() {
+        let subscription =
+            br#"{"broker":"mqtt://b:1883","client_id":"c","filters":["a/#"],"qos":1}"#;
+        fuzz(&[subscription, &[7; 16]], |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let positions = BTreeMap::from([
+                (SESSION.to_owned(), bytes.to_vec()),
+                (format!("{TAKEN}7"), bytes.to_vec()),
+                (format!("{TAKEN}{text}"), vec![1; 16]),
+            ]);
+            if let Some(subscription) = Subscription::of(&positions) {
+                let (key, value) = subscription.position();
+                let again = BTreeMap::from([(key, value.unwrap())]);
+                assert_eq!(Subscription::of(&again), Some(subscription));
+            }
+            Taken::of(&positions);
+        });
     }
 }

@@ -101,6 +101,7 @@ mod tests {
     use async_nats::HeaderMap;
 
     use super::*;
+    use crate::fuzz::fuzz;
 
     fn message(subject: &str, headers: Option<HeaderMap>) -> Message {
         let (reply, payload) = (None, "x".into());
@@ -147,5 +148,23 @@ mod tests {
             ("waystation-headers-left-out", "1"),
         ]);
         assert_eq!(rendered("{subject}", &message("a", Some(headers))).1, expected);
+    }
+
+    #[test]
+    fn fuzzed_headers_and_subjects_stay_within_their_bounds() {
+        let examples: [&[u8]; 3] =
+            [b"a.b\nUnit: K\nNats-Msg-Id: 7", b"a..*x\nwaystation-subject: x", b"\n:\n\x01: \x7f"];
+        fuzz(&examples, |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let mut lines = text.split('\n');
+            let subject = lines.next().unwrap_or_default();
+            let pairs = lines.filter_map(|line| line.split_once(": "));
+            let mut headers = HeadersBuffer::default();
+            push_foreign(pairs, "waystation-headers-left-out", &mut headers);
+            assert!(headers.as_headers().as_bytes().len() <= HEADERS_BYTES_MAX);
+            let (subject, headers) = rendered("{source}.{subject}", &message(subject, None));
+            assert!(subject.len() <= SUBJECT_BYTES_MAX && !subject.contains(char::is_control));
+            assert!(headers.iter().all(|(_, value)| !value.contains(char::is_control)));
+        });
     }
 }

@@ -201,6 +201,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::fuzz;
 
     fn origin() -> Origin {
         Origin {
@@ -307,5 +308,17 @@ mod tests {
                 prop_assert_eq!(&reread(&stored), &stored);
             }
         }
+    }
+
+    #[test]
+    fn fuzzed_positions_are_read_or_left_aside() {
+        let text = br#"{"stream":"EDGE","created":7,"consumer":"c","filters":["a.>"],"floor":10,"above":[1,2,6,1]}"#;
+        fuzz(&[text], |bytes| {
+            let positions = BTreeMap::from([(KEY.to_owned(), bytes.to_vec())]);
+            if let Some((_, stored)) = Stored::of(&positions) {
+                assert!(stored.top() >= stored.floor());
+                assert_eq!(reread(&stored), stored);
+            }
+        });
     }
 }

@@ -1,10 +1,13 @@
-//! UDP: each datagram is a record.
+//! Datagrams, of UDP or of a socket in the file system: each is a record.
 //!
-//! The buffer is larger than any datagram of UDP, which has at most 65 507 bytes of content over IPv4 and 65 527 over IPv6; so
+//! For UDP, the buffer is larger than any datagram of UDP, which has at most 65 507 bytes of content over IPv4 and 65 527 over IPv6; so
 //! nothing is cut. One that fills the buffer all the same was longer, and is marked as cut.
 //!
 //! What comes while the kernel's buffer is full is dropped by the kernel, which counts it; the count is taken from
 //! `/proc/net/udp` now and then. What was dropped on its way here nobody counts.
+//!
+//! A sender to a socket in the file system waits when it is not taken, so the kernel drops nothing; asked to stop, the source
+//! takes what the kernel still holds. The kernel tells the true size of a datagram that the buffer has no room for.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,14 +18,21 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use socket2::SockRef;
-use tokio::net::UdpSocket;
+use tokio::net::{UdpSocket, UnixDatagram};
 use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 use super::gather::{Gather, Gone, Piece};
-use crate::limits::{DATAGRAM_BYTES_MAX, DATAGRAMS_KERNEL_BYTES, DATAGRAMS_LOOK_MS};
+use super::peer::{Peer, Sender};
+use super::unix::{self, Named, Received};
+use crate::limits::{
+    DATAGRAM_BYTES_MAX, DATAGRAMS_KERNEL_BYTES, DATAGRAMS_LOOK_MS, SOCKET_FILE_DATAGRAM_BYTES_MAX,
+    SOCKET_FILE_LAST_DATAGRAMS_MAX,
+};
 use crate::tasks::Shutdown;
 
+/// When the kernel is not to be asked.
+const NEVER_MS: u64 = 24 * 60 * 60 * 1000;
 /// Wait after a datagram could not be received.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -36,29 +46,69 @@ pub(super) async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
 /// Receives until asked to stop; then hands over what it has.
 pub(super) async fn serve(socket: UdpSocket, shared: Arc<Shared>, shutdown: Shutdown) {
     let dropped = Dropped::of(&socket);
-    let mut receiving =
-        Receiving { socket, gather: Gather::new(&shared), dropped, shared, failing: false };
+    let mut receiving = Receiving::new(Socket::Udp(socket), dropped, &shared);
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     // Nobody is left to be told.
-    let _gone = receiving.run(&shutdown).await;
+    let _gone = receiving.run(&mut buffer, &shutdown).await;
     receiving.dropped.look(&receiving.shared).await;
 }
 
+/// The same for a socket in the file system.
+pub(super) async fn serve_local(
+    socket: Named<UnixDatagram>,
+    shared: Arc<Shared>,
+    shutdown: Shutdown,
+) {
+    let mut receiving = Receiving::new(Socket::Local(socket), Dropped::never(), &shared);
+    // One more than a record may have: a newline at the end of a syslog message is none of it.
+    let record_bytes_max = shared.limits.record_bytes_max.as_usize();
+    let mut buffer = vec![0; (record_bytes_max + 1).min(SOCKET_FILE_DATAGRAM_BYTES_MAX)];
+    if receiving.run(&mut buffer, &shutdown).await.is_ok() {
+        let _gone = receiving.take_last(&mut buffer).await;
+    }
+}
+
+enum Socket {
+    Udp(UdpSocket),
+    Local(Named<UnixDatagram>),
+}
+
+impl Socket {
+    /// # Cancel safety
+    /// Can be dropped; no datagram is lost.
+    async fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        match self {
+            Self::Udp(socket) => {
+                let (size, peer) = socket.recv_from(buffer).await?;
+                Ok(Received { size, sender: Sender::Address(peer.ip().to_canonical()) })
+            }
+            Self::Local(named) => unix::receive(&named.socket, buffer).await,
+        }
+    }
+}
+
 struct Receiving {
-    socket: UdpSocket,
+    socket: Socket,
     gather: Gather,
     dropped: Dropped,
     shared: Arc<Shared>,
+    /// Who sent last.
+    peer: Peer,
     failing: bool,
 }
 
 impl Receiving {
-    async fn run(&mut self, shutdown: &Shutdown) -> Result<(), Gone> {
-        let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    fn new(socket: Socket, dropped: Dropped, shared: &Arc<Shared>) -> Self {
+        let (gather, peer) = (Gather::new(shared), Peer::new(Sender::Unknown));
+        Self { socket, gather, dropped, shared: Arc::clone(shared), peer, failing: false }
+    }
+
+    async fn run(&mut self, buffer: &mut [u8], shutdown: &Shutdown) -> Result<(), Gone> {
         while !shutdown.is_requested() {
             if Instant::now() >= self.dropped.look_at {
                 self.dropped.look(&self.shared).await;
             }
-            let ready = self.socket.recv_from(&mut buffer).now_or_never();
+            let ready = self.socket.receive(buffer).now_or_never();
             let received = match ready {
                 Some(received) => received,
                 None => {
@@ -66,14 +116,14 @@ impl Receiving {
                     tokio::select! {
                         () = shutdown.requested() => break,
                         () = sleep_until(self.dropped.look_at) => continue,
-                        received = self.socket.recv_from(&mut buffer) => received,
+                        received = self.socket.receive(buffer) => received,
                     }
                 }
             };
             match received {
-                Ok((count, peer)) => {
+                Ok(received) => {
                     self.failing = false;
-                    self.datagram(&buffer[..count], peer).await?;
+                    self.datagram(buffer, received).await?;
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.failing, true) {
@@ -86,22 +136,44 @@ impl Receiving {
         self.gather.flush().await
     }
 
-    async fn datagram(&mut self, content: &[u8], peer: SocketAddr) -> Result<(), Gone> {
-        let client = peer.ip().to_canonical();
-        if !self.shared.knows(client) {
+    /// Asked to stop: what was sent before the name went.
+    async fn take_last(&mut self, buffer: &mut [u8]) -> Result<(), Gone> {
+        if let Socket::Local(named) = &mut self.socket {
+            named.remove();
+        }
+        for _ in 0..SOCKET_FILE_LAST_DATAGRAMS_MAX {
+            let Socket::Local(named) = &self.socket else { break };
+            let Ok(received) = unix::try_receive(&named.socket, buffer) else { break };
+            self.datagram(buffer, received).await?;
+        }
+        self.gather.flush().await
+    }
+
+    async fn datagram(&mut self, buffer: &[u8], received: Received) -> Result<(), Gone> {
+        let Received { mut size, sender } = received;
+        if let Sender::Address(client) = sender
+            && !self.shared.knows(client)
+        {
             return Ok(());
         }
-        let is_cut = content.len() >= DATAGRAM_BYTES_MAX;
-        // Many senders of syslog end a datagram as they would a line.
-        let content = match content.strip_suffix(b"\n") {
-            Some(line) if self.shared.is_syslog => line,
-            _ => content,
+        self.peer.become_sender(sender);
+        let mut content = &buffer[..size.min(buffer.len())];
+        let is_cut = match self.socket {
+            Socket::Udp(_) => size >= buffer.len(),
+            Socket::Local(_) => size > buffer.len(),
         };
+        // Many senders of syslog end a datagram as they would a line.
+        if self.shared.is_syslog
+            && !is_cut
+            && let Some(line) = content.strip_suffix(b"\n")
+        {
+            (content, size) = (line, size - 1);
+        }
         let max = self.shared.limits.record_bytes_max.as_usize();
         let piece = Piece {
             head: &content[..content.len().min(max)],
-            size: content.len() as u64,
-            peer: &client.to_string(),
+            size: size as u64,
+            peer: &self.peer,
             at: None,
             is_unterminated: false,
             is_cut,
@@ -110,7 +182,7 @@ impl Receiving {
     }
 }
 
-/// What the kernel has dropped of one socket.
+/// What the kernel has dropped of one socket of UDP.
 struct Dropped {
     /// The socket's number in the kernel's tables.
     inode: Option<u64>,
@@ -128,9 +200,15 @@ impl Dropped {
         Self { inode, known: 0, look_at: Instant::now() + Duration::from_millis(DATAGRAMS_LOOK_MS) }
     }
 
+    /// Of a socket of which the kernel drops nothing.
+    fn never() -> Self {
+        Self { inode: None, known: 0, look_at: Instant::now() }
+    }
+
     /// Counts what was dropped since the last look, and says when it has begun.
     async fn look(&mut self, shared: &Shared) {
-        self.look_at = Instant::now() + Duration::from_millis(DATAGRAMS_LOOK_MS);
+        let every = if self.inode.is_some() { DATAGRAMS_LOOK_MS } else { NEVER_MS };
+        self.look_at = Instant::now() + Duration::from_millis(every);
         let Some(inode) = self.inode else { return };
         let reading = tokio::task::spawn_blocking(move || {
             ["/proc/net/udp", "/proc/net/udp6"].into_iter().find_map(|path| {

@@ -280,6 +280,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::fuzz;
 
     /// Content, true size, where it begins, whether it is unterminated.
     type Found = (Vec<u8>, u64, u64, bool);
@@ -491,5 +492,27 @@ mod tests {
                 prop_assert_eq!(&head[..], &bytes[at..at + size.min(max)]);
             }
         }
+    }
+
+    #[test]
+    fn fuzzed_streams_are_frames_of_their_own_bytes() {
+        let examples: [&[u8]; 4] = [
+            b"one\ntwo\r\n",
+            b"3 one5 three\n12 ",
+            b"\0\0\0\x03one\0\0\0\0",
+            b"<13>x\n9 <13>y z \n",
+        ];
+        fuzz(&examples, |bytes| {
+            for framing in
+                [Framing::Lines, Framing::OctetCounted, Framing::LengthPrefixed, Framing::Detected]
+            {
+                let found = decode(framing, 100, bytes.chunks(7));
+                assert!(found.capacity <= 100);
+                for (head, size, at, _) in found.frames {
+                    let (at, size) = (usize::try_from(at).unwrap(), usize::try_from(size).unwrap());
+                    assert_eq!(&head[..], &bytes[at..at + size.min(100)]);
+                }
+            }
+        });
     }
 }

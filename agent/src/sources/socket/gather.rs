@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::peer::Peer;
 use super::{Shared, syslog};
 use crate::journal::Append;
 use crate::limits::SOCKET_APPEND_BYTES;
@@ -18,8 +19,8 @@ pub(super) struct Piece<'a> {
     /// The whole of it, or its first `record_bytes_max` bytes.
     pub(super) head: &'a [u8],
     pub(super) size: u64,
-    /// Who sent it; an address without the port.
-    pub(super) peer: &'a str,
+    /// Who sent it.
+    pub(super) peer: &'a Peer,
     /// Where its content begins in the stream of its connection; `None` for a datagram.
     pub(super) at: Option<u64>,
     /// The connection has ended in the middle of it.
@@ -53,12 +54,16 @@ impl Gather {
         let shared = Arc::clone(&self.shared);
         let mut time = shared.clock.now();
         self.headers.clear();
-        self.headers.push("waystation-peer", peer);
+        peer.write(&mut self.headers);
         if is_unterminated {
             self.headers.push("waystation-unterminated", "true");
         }
-        if is_cut {
+        // What is over the limit besides is marked by whoever cuts it there.
+        if is_cut && size <= shared.limits.record_bytes_max.0 {
             self.headers.push("waystation-truncated", "true");
+            if size > head.len() as u64 {
+                self.headers.push("waystation-size", &size.to_string());
+            }
         }
         if let Some(own) =
             shared.is_syslog.then(|| syslog::write(head, &mut self.headers)).flatten()

@@ -1,10 +1,13 @@
-//! The sources that take frames of TCP connections and datagrams of UDP, and syslog messages in either.
+//! The sources that take frames of connections and datagrams, over TCP and UDP or a socket in the file system, and syslog messages
+//! in any of them.
 //!
 //! Nobody is answered in these protocols: a sender does not learn what is durable. What is not yet durable is lost when the
 //! machine loses power or the process is killed. That is, in this order on the way of a byte, at most
 //!
 //! 1. in the kernel: 512 KiB for each TCP connection (twice `SOCKET_KERNEL_BYTES`, as the kernel counts its own needs), and for
-//!    a UDP source twice `DATAGRAMS_KERNEL_BYTES` (8 MiB; less where `net.core.rmem_max` is less);
+//!    a UDP source twice `DATAGRAMS_KERNEL_BYTES` (8 MiB; less where `net.core.rmem_max` is less); for a socket in the file system
+//!    what its sender may have underway: for each connection `net.core.wmem_default` (208 KiB, as the kernel counts) unless it
+//!    has asked for more, and of datagrams one more than `net.unix.max_dgram_qlen`;
 //! 2. in the agent for each connection: 16 KiB that were read (`SOCKET_READ_BYTES`), 64 KiB of records that are gathered
 //!    (`SOCKET_APPEND_BYTES`), and a frame that has not ended;
 //! 3. in the agent for the whole source: eight appends on their way to the run (`SOCKET_APPENDS_WAITING_MAX`, 640 KiB), and
@@ -14,17 +17,20 @@
 //!
 //! While the process lives nothing of this is lost: what the journal fails on is kept and handed in again by the next run, and
 //! the listener outlives a run. A journal that is full pushes back: connections are not read, so that their senders wait;
-//! datagrams have no sender who would wait, and are dropped by the kernel, which is counted. Asked to stop, the source takes
+//! datagrams of UDP have no sender who would wait, and are dropped by the kernel, which is counted; those to a socket in the file
+//! system have one. Asked to stop, the source takes
 //! what it has read and closes; what the kernel still holds of a connection is not read, and its sender sees a reset.
 
 pub mod config;
 mod datagram;
 pub mod frame;
 mod gather;
+mod peer;
 mod stream;
 mod syslog;
 #[cfg(test)]
 mod tests;
+mod unix;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -36,8 +42,9 @@ use async_trait::async_trait;
 use ipnet::IpNet;
 use tokio::sync::{Semaphore, mpsc};
 
-use self::config::{SocketSourceConfig, Transport};
+use self::config::{Endpoint, SocketSourceConfig};
 use self::frame::Framing;
+use self::peer::Sender;
 use super::config::LineLimits;
 use super::feed::Feed;
 use super::{Finished, Source, SourceCounters, SourceError, SourceOptions, Times};
@@ -64,7 +71,7 @@ struct Listener {
     tasks: TaskGroup<()>,
     shutdown: Shutdown,
     #[cfg_attr(not(test), expect(dead_code, reason = "tests ask for a free port"))]
-    address: SocketAddr,
+    address: Option<SocketAddr>,
 }
 
 /// What all connections share.
@@ -95,12 +102,12 @@ impl Shared {
         let is_known =
             self.peers.is_empty() || self.peers.iter().any(|network| network.contains(&client));
         if !is_known {
-            self.turn_away(client, "it is not among `peers`");
+            self.turn_away(Sender::Address(client), "it is not among `peers`");
         }
         is_known
     }
 
-    fn turn_away(&self, client: IpAddr, why: &'static str) {
+    fn turn_away(&self, client: Sender, why: &'static str) {
         self.counters.turned_away.fetch_add(1, Ordering::Relaxed);
         if self.has_told.swap(true, Ordering::Relaxed) {
             tracing::debug!(%client, why, "Client is turned away");
@@ -149,27 +156,40 @@ impl SocketSource {
             tls.current()
                 .map_err(|error| SourceError::Tls { source_id: self.id.clone(), error })?;
         }
-        let address = self.config.address;
-        let failed = |error| SourceError::Listen { source_id: self.id.clone(), address, error };
+        let failed_at = |address| {
+            move |error| SourceError::Listen { source_id: self.id.clone(), address, error }
+        };
+        let failed = |error| SourceError::SocketFile { source_id: self.id.clone(), error };
         let (mut tasks, shutdown) = (TaskGroup::default(), Shutdown::new());
         let (shared, stop) = (Arc::clone(&self.shared), shutdown.clone());
         let span = tracing::Span::current();
-        let address = match self.config.transport {
-            Transport::Tcp => {
-                let listener = stream::bind(address).map_err(failed)?;
-                let address = listener.local_addr().map_err(failed)?;
+        let address = match &self.config.endpoint {
+            Endpoint::Tcp(address) => {
+                let listener = stream::bind(*address).map_err(failed_at(*address))?;
+                let bound = listener.local_addr().map_err(failed_at(*address))?;
                 tasks.spawn("listener", span, stream::serve(listener, shared, stop));
-                address
+                Some(bound)
             }
-            Transport::Udp => {
-                let socket = datagram::bind(address).await.map_err(failed)?;
-                let address = socket.local_addr().map_err(failed)?;
+            Endpoint::Udp(address) => {
+                let socket = datagram::bind(*address).await.map_err(failed_at(*address))?;
+                let bound = socket.local_addr().map_err(failed_at(*address))?;
                 tasks.spawn("receiver", span, datagram::serve(socket, shared, stop));
-                address
+                Some(bound)
+            }
+            Endpoint::Stream(path) => {
+                let listener = unix::listen(path).await.map_err(failed)?;
+                tasks.spawn("listener", span, stream::serve_local(listener, shared, stop));
+                None
+            }
+            Endpoint::Datagram(path) => {
+                let socket = unix::bind(path).await.map_err(failed)?;
+                tasks.spawn("receiver", span, datagram::serve_local(socket, shared, stop));
+                None
             }
         };
-        let transport = self.config.transport.word();
-        tracing::info!(%address, transport, "Source listens");
+        let place = address.map_or_else(|| self.config.endpoint.to_string(), |at| at.to_string());
+        let protocol = self.config.endpoint.protocol().word();
+        tracing::info!(address = place, protocol, "Source listens");
         Ok(Listener { tasks, shutdown, address })
     }
 

@@ -1,4 +1,4 @@
-//! TCP connections: accepted under limits, perhaps in TLS, each read into frames.
+//! Connections: accepted under limits, those over TCP perhaps in TLS, each read into frames.
 //!
 //! A connection may be silent for as long as it likes between two frames; TCP keep-alive finds out about peers that are gone.
 //! One that is in the middle of a large frame has to come on, as only so many large frames are kept at once.
@@ -11,13 +11,15 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Shared;
 use super::frame::{Decoder, Frame};
 use super::gather::{Gather, Gone, Piece};
+use super::peer::{Peer, Sender};
+use super::unix::Named;
 use crate::limits::{
     SOCKET_BACKLOG, SOCKET_CONNECTIONS_MAX, SOCKET_CONNECTIONS_PER_CLIENT_MAX,
     SOCKET_FRAME_KEPT_BYTES, SOCKET_HANDSHAKE_MS_MAX, SOCKET_KEEPALIVE_EVERY_MS,
@@ -42,7 +44,7 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     // Connections inherit it. Set before listening, because the window's scale is agreed on at the start.
     socket.set_recv_buffer_size(SOCKET_KERNEL_BYTES)?;
     socket.bind(address)?;
-    socket.listen(SOCKET_BACKLOG)
+    socket.listen(SOCKET_BACKLOG.unsigned_abs())
 }
 
 /// Accepts and reads connections until asked to stop; then each hands over what it has read.
@@ -53,18 +55,37 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, shutdown: 
             return None;
         }
         if let Some(full) = full {
-            shared.turn_away(
-                client,
-                match full {
-                    Full::Client => "its client has too many connections",
-                    Full::All => "there are too many connections",
-                },
-            );
+            shared.turn_away(Sender::Address(client), why(full));
             return None;
         }
         Some(connection(Arc::clone(&shared), stream, client, stop.clone()))
     })
     .await;
+}
+
+/// The same over a socket in the file system.
+pub(super) async fn serve_local(
+    listener: Named<UnixListener>,
+    shared: Arc<Shared>,
+    shutdown: Shutdown,
+) {
+    let stop = shutdown.clone();
+    clients::accept(listener, LIMITS, shutdown, move |stream, sender, full| {
+        if let Some(full) = full {
+            shared.turn_away(sender, why(full));
+            return None;
+        }
+        let (shared, stop) = (Arc::clone(&shared), stop.clone());
+        Some(async move { read(&shared, stream, sender, &stop).await })
+    })
+    .await;
+}
+
+fn why(full: Full) -> &'static str {
+    match full {
+        Full::Client => "its client has too many connections",
+        Full::All => "there are too many connections",
+    }
 }
 
 async fn connection(shared: Arc<Shared>, stream: TcpStream, client: IpAddr, shutdown: Shutdown) {
@@ -75,7 +96,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, client: IpAddr, shut
         tracing::debug!(%client, %error, "Keep-alive cannot be set");
     }
     let Some(tls) = &shared.tls else {
-        return read(&shared, stream, client, &shutdown).await;
+        return read(&shared, stream, Sender::Address(client), &shutdown).await;
     };
     let config = match tls.current() {
         Ok(config) => config,
@@ -91,18 +112,18 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, client: IpAddr, shut
         shaken = handshake => shaken,
     };
     match shaken {
-        Ok(Ok(stream)) => read(&shared, stream, client, &shutdown).await,
+        Ok(Ok(stream)) => read(&shared, stream, Sender::Address(client), &shutdown).await,
         Ok(Err(error)) => tracing::debug!(%client, %error, "TLS handshake failed"),
         Err(_) => tracing::debug!(%client, "TLS handshake took too long"),
     }
 }
 
 /// Reads a connection to its end, and hands over what is left of it.
-async fn read<S>(shared: &Arc<Shared>, stream: S, client: IpAddr, shutdown: &Shutdown)
+async fn read<S>(shared: &Arc<Shared>, stream: S, sender: Sender, shutdown: &Shutdown)
 where
     S: AsyncRead + Unpin,
 {
-    let peer = client.to_string();
+    let peer = Peer::new(sender);
     let mut reading = Reading {
         stream,
         decoder: Decoder::new(shared.framing, shared.limits.record_bytes_max.as_usize()),
@@ -126,7 +147,7 @@ struct Reading<S> {
     stream: S,
     decoder: Decoder,
     gather: Gather,
-    peer: String,
+    peer: Peer,
     large: Option<Large>,
     shared: Arc<Shared>,
 }
@@ -139,7 +160,7 @@ impl<S: AsyncRead + Unpin> Reading<S> {
                 Some(Ok(0)) | None => break,
                 Some(Ok(count)) => count,
                 Some(Err(error)) => {
-                    tracing::debug!(peer = self.peer, %error, "Connection of a client failed");
+                    tracing::debug!(peer = %self.peer, %error, "Connection of a client failed");
                     break;
                 }
             };
@@ -149,7 +170,7 @@ impl<S: AsyncRead + Unpin> Reading<S> {
                     Ok(Some(frame)) => self.gather.take(piece(frame, &self.peer)).await?,
                     Ok(None) => break,
                     Err(error) => {
-                        tracing::warn!(peer = self.peer, %error, "Connection of a client is closed");
+                        tracing::warn!(peer = %self.peer, %error, "Connection of a client is closed");
                         return self.gather.flush().await;
                     }
                 }
@@ -202,7 +223,7 @@ impl<S: AsyncRead + Unpin> Reading<S> {
         }
         let is_slow = large.bytes < SOCKET_LARGE_LOOK_BYTES_MIN;
         if is_slow {
-            tracing::warn!(peer = self.peer, "Client is too slow within a large frame");
+            tracing::warn!(peer = %self.peer, "Client is too slow within a large frame");
         }
         large.look_at = now + Duration::from_millis(SOCKET_LARGE_LOOK_MS);
         large.bytes = 0;
@@ -232,7 +253,7 @@ impl<S: AsyncRead + Unpin> Reading<S> {
     }
 }
 
-fn piece<'a>(frame: Frame<'a>, peer: &'a str) -> Piece<'a> {
+fn piece<'a>(frame: Frame<'a>, peer: &'a Peer) -> Piece<'a> {
     let Frame { head, size, at, is_unterminated } = frame;
     Piece { head, size, peer, at: Some(at), is_unterminated, is_cut: false }
 }

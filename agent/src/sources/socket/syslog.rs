@@ -156,6 +156,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz::fuzz;
 
     fn parsed(message: &[u8]) -> (Vec<(String, String)>, Option<Timestamp>) {
         let mut headers = HeadersBuffer::default();
@@ -278,5 +279,19 @@ mod tests {
                 prop_assert!(headers.as_headers().as_bytes().len() < message.len() + 300);
             }
         }
+    }
+
+    #[test]
+    fn fuzzed_messages_have_headers_within_their_bounds() {
+        let examples: [&[u8]; 3] = [
+            b"<165>1 2003-08-24T05:14:15.000003-07:00 h app 8710 ID [x@1 a=\"\\]\"][y] one",
+            b"<34>Oct 11 22:14:15 mymachine su: two",
+            b"<191>1 - - - - - -",
+        ];
+        fuzz(&examples, |message| {
+            let mut headers = HeadersBuffer::default();
+            write(message, &mut headers);
+            assert!(headers.as_headers().as_bytes().len() < message.len() + 300);
+        });
     }
 }

@@ -1,20 +1,27 @@
 //! The source in process: real sockets, a real journal.
 
+mod local;
+
 use std::io::Write as _;
 use std::net::{TcpStream, UdpSocket};
 
 use tokio::task::yield_now;
 
+use super::config::Protocol;
 use super::*;
 use crate::journal::Journal;
 use crate::sources::config::OnOversize;
 use crate::sources::tests::{Record, open, options, records, source_id};
 use crate::units::ByteSize;
 
-fn config(transport: Transport, framing: Framing) -> SocketSourceConfig {
+fn config(protocol: Protocol, framing: Framing) -> SocketSourceConfig {
+    let address = "127.0.0.1:0".parse().unwrap();
+    let endpoint = match protocol {
+        Protocol::Udp => Endpoint::Udp(address),
+        _ => Endpoint::Tcp(address),
+    };
     SocketSourceConfig {
-        address: "127.0.0.1:0".parse().unwrap(),
-        transport,
+        endpoint,
         is_syslog: false,
         framing,
         tls: None,
@@ -44,7 +51,7 @@ impl Fixture {
     }
 
     fn address(&self) -> SocketAddr {
-        self.source.listener.as_ref().unwrap().address
+        self.source.listener.as_ref().unwrap().address.unwrap()
     }
 
     /// Runs the source beside a sender on a thread of its own; ends it when `is_done` by its counters.
@@ -54,7 +61,15 @@ impl Fixture {
         is_done: impl Fn(&SourceCounters) -> bool,
     ) -> Vec<Record> {
         let address = self.address();
-        let sender = std::thread::spawn(move || send(address));
+        self.run_beside(move || send(address), is_done).await
+    }
+
+    async fn run_beside(
+        &mut self,
+        send: impl FnOnce() + Send + 'static,
+        is_done: impl Fn(&SourceCounters) -> bool,
+    ) -> Vec<Record> {
+        let sender = std::thread::spawn(send);
         let counters = self.source.counters();
         let appender = self.journal.appender(&source_id()).await.unwrap();
         let shutdown = Shutdown::new();
@@ -89,8 +104,8 @@ fn header<'r>(record: &'r Record, name: &str) -> Option<&'r str> {
 
 #[test]
 fn what_never_ends_is_refused_where_it_is_to_be_read_once() {
-    for transport in [Transport::Tcp, Transport::Udp] {
-        let config = config(transport, Framing::Lines);
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let config = config(protocol, Framing::Lines);
         let refused = SocketSource::new(source_id(), &config, &options(true)).err().unwrap();
         assert!(matches!(refused, SourceError::Endless { .. }), "{refused}");
     }
@@ -98,7 +113,7 @@ fn what_never_ends_is_refused_where_it_is_to_be_read_once() {
 
 #[tokio::test]
 async fn lines_of_a_connection_are_records_with_their_peer_and_the_last_is_marked() {
-    let mut fixture = Fixture::new(&config(Transport::Tcp, Framing::Lines)).await;
+    let mut fixture = Fixture::new(&config(Protocol::Tcp, Framing::Lines)).await;
     let send = |address| send(address, &[b"one\r\n\n\xff\0two\nlast"]);
     let found = fixture.run(send, |counters| count(&counters.records) == 3).await;
     let payloads: Vec<_> = found.iter().map(|(_, _, payload)| payload.as_slice()).collect();
@@ -114,7 +129,7 @@ async fn lines_of_a_connection_are_records_with_their_peer_and_the_last_is_marke
 /// A stream that is broken off, and connections that are silent, keep nobody else from sending.
 #[tokio::test]
 async fn d_20_a_broken_connection_is_closed_and_the_next_one_works() {
-    let mut fixture = Fixture::new(&config(Transport::Tcp, Framing::OctetCounted)).await;
+    let mut fixture = Fixture::new(&config(Protocol::Tcp, Framing::OctetCounted)).await;
     let send = |address| {
         use std::io::Read as _;
         let silent = TcpStream::connect(address).unwrap();
@@ -138,7 +153,7 @@ async fn d_21_what_is_over_the_limit_goes_its_way_and_its_neighbours_theirs() {
     let counted = [b"10 0123456789200000 ", &long[..], b"10 9876543210"].concat();
     for (framing, bytes) in [(Framing::Lines, lines), (Framing::OctetCounted, counted)] {
         for on_oversize in [OnOversize::DeadLetter, OnOversize::Truncate, OnOversize::Drop] {
-            let mut config = config(Transport::Tcp, framing);
+            let mut config = config(Protocol::Tcp, framing);
             config.limits.on_oversize = on_oversize;
             let mut fixture = Fixture::new(&config).await;
             let bytes = bytes.clone();
@@ -172,7 +187,7 @@ async fn d_21_what_is_over_the_limit_goes_its_way_and_its_neighbours_theirs() {
 #[tokio::test]
 async fn d_21_datagrams_of_every_size_arrive_whole() {
     const SIZES: [usize; 5] = [1, 2048, 2049, 8193, 65_507];
-    let mut fixture = Fixture::new(&config(Transport::Udp, Framing::Lines)).await;
+    let mut fixture = Fixture::new(&config(Protocol::Udp, Framing::Lines)).await;
     let send = |address| {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for size in SIZES {
@@ -194,7 +209,7 @@ async fn d_21_datagrams_of_every_size_arrive_whole() {
 
 #[tokio::test]
 async fn d_21_a_datagram_over_the_limit_is_flagged() {
-    let mut config = config(Transport::Udp, Framing::Lines);
+    let mut config = config(Protocol::Udp, Framing::Lines);
     config.limits =
         LineLimits { record_bytes_max: ByteSize(2048), on_oversize: OnOversize::Truncate };
     let mut fixture = Fixture::new(&config).await;
@@ -212,18 +227,18 @@ async fn d_21_a_datagram_over_the_limit_is_flagged() {
 
 #[tokio::test]
 async fn who_is_not_among_the_peers_is_counted_and_not_heard() {
-    for transport in [Transport::Tcp, Transport::Udp] {
-        let mut config = config(transport, Framing::Lines);
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let mut config = config(protocol, Framing::Lines);
         config.peers = vec!["127.0.0.2/32".parse().unwrap(), "10.0.0.0/8".parse().unwrap()];
         let mut fixture = Fixture::new(&config).await;
-        let send = move |address: SocketAddr| match transport {
-            Transport::Udp => {
+        let send = move |address: SocketAddr| match protocol {
+            Protocol::Udp => {
                 for (from, content) in [("127.0.0.1:0", "no"), ("127.0.0.2:0", "yes")] {
                     let socket = UdpSocket::bind(from).unwrap();
                     socket.send_to(content.as_bytes(), address).unwrap();
                 }
             }
-            Transport::Tcp => {
+            _ => {
                 use std::io::Read as _;
                 let mut refused = TcpStream::connect(address).unwrap();
                 let mut rest = Vec::new();
@@ -248,7 +263,7 @@ async fn who_is_not_among_the_peers_is_counted_and_not_heard() {
 #[tokio::test]
 async fn what_a_run_could_not_save_is_handed_in_first_by_the_next() {
     const LINES: u64 = 100_000;
-    let mut fixture = Fixture::new(&config(Transport::Tcp, Framing::Lines)).await;
+    let mut fixture = Fixture::new(&config(Protocol::Tcp, Framing::Lines)).await;
     let address = fixture.address();
     let sender = std::thread::spawn(move || {
         let lines: String = (0..LINES).map(|number| format!("line {number}\n")).collect();
@@ -272,7 +287,7 @@ async fn what_a_run_could_not_save_is_handed_in_first_by_the_next() {
 /// Connections that stop in the middle of large frames: only so many are kept, and a stop takes what has come.
 #[tokio::test]
 async fn a_stop_takes_what_was_read_of_an_unfinished_frame() {
-    let mut fixture = Fixture::new(&config(Transport::Tcp, Framing::Lines)).await;
+    let mut fixture = Fixture::new(&config(Protocol::Tcp, Framing::Lines)).await;
     let (done, wait) = std::sync::mpsc::sync_channel::<()>(0);
     let send = move |address| {
         let mut stream = TcpStream::connect(address).unwrap();

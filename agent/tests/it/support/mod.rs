@@ -4,7 +4,10 @@ pub(crate) mod agent;
 pub(crate) mod arrivals;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
+#[path = "../../../src/fuzz.rs"]
+pub(crate) mod fuzz;
 pub(crate) mod http;
+pub(crate) mod journald;
 pub(crate) mod mqtt;
 pub(crate) mod nats;
 pub(crate) mod proxy;
