@@ -35,7 +35,8 @@ pub(super) struct Service {
 impl Service {
     /// The one that has started this process.
     pub(super) fn of_environment() -> Self {
-        let messages = std::env::var_os("NOTIFY_SOCKET").and_then(|_| begin_to_send());
+        let messages =
+            crate::config::process_environment("NOTIFY_SOCKET").and_then(|_| begin_to_send());
         Self { patience: sd_notify::watchdog_enabled(), messages, is_unheard: Cell::new(false) }
     }
 
