@@ -62,7 +62,15 @@ const FULL_SIZES: [(&str, &str); 11] = [
 const FULL_SUITES: [(&str, &[&str]); 2] = [
     (
         "--test=it",
-        &["crash", "in_a_cluster", "d_26", "d_05_a_full_volume", "sockets_killed", "fuzzed"],
+        &[
+            "crash",
+            "in_a_cluster",
+            "d_26",
+            "keeps_its_connection",
+            "d_05_a_full_volume",
+            "sockets_killed",
+            "fuzzed",
+        ],
     ),
     (
         "--lib",
