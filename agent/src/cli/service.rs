@@ -84,7 +84,7 @@ impl Service {
     fn tell(&self, message: Message) {
         let Some(messages) = &self.messages else { return };
         let is_unheard = messages.try_send(message).is_err();
-        if self.is_unheard.replace(is_unheard) != is_unheard && is_unheard {
+        if !self.is_unheard.replace(is_unheard) && is_unheard {
             tracing::warn!("The service manager does not read what it is told");
         }
     }
