@@ -1,4 +1,5 @@
-//! Patterns over subjects, with the wildcards of NATS: `*` for one token, `>` at the end for one or more.
+//! Subjects as NATS has them: tokens between dots. Patterns over them, with its wildcards: `*` for one token, `>` at the end for
+//! one or more.
 
 use std::fmt;
 use std::str::FromStr;
@@ -93,6 +94,21 @@ impl SubjectPattern {
     }
 }
 
+/// Appends a text as one token of a subject, with `_` for each character that none holds, and where there is none at all.
+/// False when something was replaced.
+pub fn push_token(text: &str, subject: &mut String) -> bool {
+    let is_refused = |c: char| matches!(c, '.' | '*' | '>') || c.is_whitespace() || c.is_control();
+    let is_plain = !text.is_empty() && !text.contains(is_refused);
+    if text.is_empty() {
+        subject.push('_');
+    } else if is_plain {
+        subject.push_str(text);
+    } else {
+        subject.extend(text.chars().map(|c| if is_refused(c) { '_' } else { c }));
+    }
+    is_plain
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,5 +162,16 @@ mod tests {
             assert_eq!(pattern(one).overlaps(&pattern(other)), expected, "{one} {other}");
             assert_eq!(pattern(other).overlaps(&pattern(one)), expected, "{other} {one}");
         }
+    }
+
+    #[test]
+    fn any_text_is_one_token() {
+        let mut subject = String::new();
+        for (text, is_plain) in [("valve-7", true), ("ä", true), ("", false), ("a.b c", false)] {
+            assert_eq!(push_token(text, &mut subject), is_plain, "{text}");
+            subject.push('.');
+        }
+        push_token("*>\n", &mut subject);
+        assert_eq!(subject, "valve-7.ä._.a_b_c.___");
     }
 }

@@ -17,6 +17,7 @@ use super::export::{Entry, Name};
 use crate::clock::Timestamp;
 use crate::limits::SUBJECT_BYTES_MAX;
 use crate::record::HeadersBuffer;
+use crate::record::subject::push_token;
 use crate::record::template::Template;
 
 /// The fields of the template `subject`, in the order of [`render`].
@@ -60,18 +61,10 @@ pub(super) fn render(template: &Template, source: &str, entry: &Entry, subject: 
     subject.clear();
     template.render_into(subject, |place, out| match place {
         0 => out.push_str(source),
-        _ => push_token(entry.text(Name::Unit).unwrap_or_default(), out),
+        _ => {
+            push_token(entry.text(Name::Unit).unwrap_or_default(), out);
+        }
     });
     let end = subject.floor_char_boundary(SUBJECT_BYTES_MAX);
     subject.truncate(end);
-}
-
-fn push_token(text: &str, out: &mut String) {
-    if text.is_empty() {
-        out.push('_');
-    }
-    for character in text.chars() {
-        let is_refused = matches!(character, '.' | '*' | '>') || character.is_whitespace();
-        out.push(if is_refused { '_' } else { character });
-    }
 }

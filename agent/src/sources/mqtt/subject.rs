@@ -5,6 +5,7 @@
 //! `/` for `.`; of any other one the raw topic is kept in a header.
 
 use crate::limits::SUBJECT_BYTES_MAX;
+use crate::record::subject::push_token;
 use crate::record::template::Template;
 
 /// The fields of the template, in the order of [`Subjects::render`].
@@ -52,17 +53,7 @@ fn push_tokens(topic: &str, out: &mut String) -> bool {
         if index > 0 {
             out.push('.');
         }
-        if level.is_empty() {
-            out.push('_');
-            is_plain = false;
-        }
-        for character in level.chars() {
-            let is_refused = matches!(character, '.' | '*' | '>')
-                || character.is_whitespace()
-                || character.is_control();
-            is_plain &= !is_refused;
-            out.push(if is_refused { '_' } else { character });
-        }
+        is_plain &= push_token(level, out);
     }
     is_plain
 }

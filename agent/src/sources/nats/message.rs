@@ -9,6 +9,7 @@ use async_nats::Message;
 
 use crate::limits::{HEADERS_BYTES_MAX, SUBJECT_BYTES_MAX};
 use crate::record::HeadersBuffer;
+use crate::record::subject::push_token;
 use crate::record::template::Template;
 use crate::sources::headers::push_foreign;
 
@@ -77,21 +78,12 @@ impl Renderer {
 
 /// Appends the tokens of a subject; false when something of it had to be replaced.
 fn push_tokens(subject: &str, out: &mut String) -> bool {
-    let is_refused = |c: char| matches!(c, '*' | '>') || c.is_whitespace() || c.is_control();
     let mut is_plain = true;
     for (index, token) in subject.split('.').enumerate() {
         if index > 0 {
             out.push('.');
         }
-        if token.is_empty() {
-            out.push('_');
-            is_plain = false;
-        } else if token.contains(is_refused) {
-            out.extend(token.chars().map(|c| if is_refused(c) { '_' } else { c }));
-            is_plain = false;
-        } else {
-            out.push_str(token);
-        }
+        is_plain &= push_token(token, out);
     }
     is_plain
 }
