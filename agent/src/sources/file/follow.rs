@@ -12,7 +12,7 @@
 //! keeps its positions. What was read of a file that was removed or cut is remembered for as long, because a copy of it
 //! may turn up (`copies.rs`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -62,6 +62,8 @@ pub(super) struct Follower {
     /// Followed files in the order in which they were found.
     pub(super) tails: BTreeMap<u64, Tail>,
     pub(super) places: HashMap<FileId, u64>,
+    /// The files that are open, and some that were: not every opening looks through all files.
+    open: BTreeSet<u64>,
     next_place: u64,
     pub(super) known: BTreeMap<String, Known>,
     /// Files that are there now are skipped to their end.
@@ -93,6 +95,7 @@ impl Follower {
             subject,
             tails: BTreeMap::new(),
             places: HashMap::new(),
+            open: BTreeSet::new(),
             next_place: 0,
             known: known.collect(),
             skipping: config.start_at == StartAt::End && positions.is_empty(),
@@ -343,18 +346,23 @@ impl Follower {
         opened
     }
 
-    /// Closes the file that has rested longest when too many are open.
-    pub(super) fn close_surplus(&mut self, keep: u64) {
-        let open = || self.tails.iter().filter(|(_, tail)| tail.input.is_some());
-        if open().count() <= FILES_OPEN_MAX {
+    /// Takes note of a file that was opened, and closes the one that has rested longest when too many are open.
+    pub(super) fn close_surplus(&mut self, opened: u64) {
+        self.open.insert(opened);
+        if self.open.len() <= FILES_OPEN_MAX {
+            return;
+        }
+        let tails = &mut self.tails;
+        self.open.retain(|place| tails.get(place).is_some_and(|tail| tail.input.is_some()));
+        if self.open.len() <= FILES_OPEN_MAX {
             return;
         }
         // One that is found under its path is found again at least cost; one that is due has something to read.
-        let oldest = open()
-            .filter(|(place, _)| **place != keep)
-            .min_by_key(|(_, tail)| (!tail.matched, tail.due, tail.active))
-            .map(|(place, _)| *place);
-        if let Some(tail) = oldest.and_then(|place| self.tails.get_mut(&place)) {
+        let others = self.open.iter().filter(|place| **place != opened);
+        let others = others.filter_map(|place| Some((place, tails.get(place)?)));
+        let oldest = others.min_by_key(|(_, tail)| (!tail.matched, tail.due, tail.active));
+        let oldest = oldest.map(|(place, _)| *place);
+        if let Some(tail) = oldest.and_then(|place| tails.get_mut(&place)) {
             tail.input = None;
         }
     }
