@@ -298,6 +298,20 @@ mod tests {
         drop(successor);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn while_somebody_works_in_the_folder_nothing_is_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        let stale = identity(&path).unwrap();
+        let locked = lock(&path).await.unwrap();
+        let refused = SocketFile::claim(&path, 0o600, STREAM).await.unwrap_err();
+        assert!(matches!(refused, SocketFileError::Locked { .. }), "{refused}");
+        assert_eq!(identity(&path).unwrap(), stale);
+        drop(locked);
+        drop(SocketFile::claim(&path, 0o600, STREAM).await.unwrap());
+    }
+
     #[tokio::test]
     async fn a_path_of_107_bytes_is_taken_and_one_of_108_is_told() {
         let folder = tempfile::tempdir().unwrap();
