@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::suite::{self, Counts};
+use crate::suite::{self, Build, Counts, Size};
 use crate::ui::{self, Align, Step};
 use crate::{dist, install, languages, licences, process};
 
@@ -43,9 +43,12 @@ const FULL_SECTIONS: [Section; 4] = [
     Section { name: "full sizes", run: full_sizes },
 ];
 
+/// What is larger here than for `cargo xtask test`: decoders of bytes from outside are fuzzed for so long each.
+const SIZES: [Size; 1] = [("WAYSTATION_TEST_FUZZ_SECONDS", "20")];
+
 /// The sizes of the suites that are reported, in the profile `full`, a release build without link-time optimisation.
 /// `WAYSTATION_TEST_SEED` repeats a run.
-const FULL_SIZES: [(&str, &str); 11] = [
+const FULL_SIZES: [Size; 11] = [
     ("WAYSTATION_TEST_KILLS", "500"),
     ("WAYSTATION_TEST_LEADER_CHANGES", "20"),
     ("WAYSTATION_TEST_NODE_RESTARTS", "20"),
@@ -198,7 +201,7 @@ fn guests_tests(root: &Path) -> Result<Counts> {
 }
 
 fn tests(root: &Path) -> Result<Counts> {
-    let counts = suite::agent(root, &[])?;
+    let counts = suite::agent(root, &[], &SIZES)?;
     if counts.passed + counts.failed == 0 {
         bail!("no test was run");
     }
@@ -220,14 +223,16 @@ fn slow_languages(root: &Path) -> Result<Counts> {
     languages::slow(root)?;
     let filter = ["a_plugin_in_".to_owned()];
     let sizes = [("WAYSTATION_TEST_SLOW_LANGUAGES", "1")];
-    suite::run_sized(root, &["--workspace", "--test=it"], &filter, &sizes)
+    suite::run_sized(root, Build::Optimised, &["--workspace", "--test=it"], &filter, &sizes)
 }
 
 /// The suites that prove durability by faults, in the sizes that are reported.
 fn full_sizes(root: &Path) -> Result<Counts> {
     FULL_SUITES.iter().try_fold(Counts::default(), |counts, (place, suites)| {
         let suites: Vec<_> = suites.iter().map(|suite| (*suite).to_owned()).collect();
-        Ok(counts.and(suite::run_sized(root, &["--workspace", place], &suites, &FULL_SIZES)?))
+        let selection = ["--workspace", place];
+        let run = suite::run_sized(root, Build::Optimised, &selection, &suites, &FULL_SIZES)?;
+        Ok(counts.and(run))
     })
 }
 

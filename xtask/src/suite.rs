@@ -30,7 +30,7 @@ impl Counts {
 pub(crate) fn run_all(root: &Path, filter: &[String]) -> Result<bool> {
     prepare(root)?;
     let step = Step::start("running the tests");
-    let counts = agent(root, filter)?;
+    let counts = agent(root, filter, &[])?;
     step.done();
     eprintln!("{}", counts.line());
     Ok(counts.failed == 0)
@@ -50,8 +50,8 @@ pub(crate) fn prepare(root: &Path) -> Result<()> {
 }
 
 /// The tests of the agent and of xtask. Without a filter the examples in the documentation run too.
-pub(crate) fn agent(root: &Path, filter: &[String]) -> Result<Counts> {
-    let counts = run(root, &["--workspace"], filter)?;
+pub(crate) fn agent(root: &Path, filter: &[String], sizes: &[Size]) -> Result<Counts> {
+    let counts = run_sized(root, Build::Quick, &["--workspace"], filter, sizes)?;
     if !filter.is_empty() {
         return Ok(counts);
     }
@@ -65,28 +65,41 @@ pub(crate) fn documentation(root: &Path, selection: &[&str]) -> Result<Counts> {
 
 /// Runs the tests of a workspace.
 pub(crate) fn run(root: &Path, selection: &[&str], filter: &[String]) -> Result<Counts> {
-    run_sized(root, selection, filter, &[])
+    run_sized(root, Build::Quick, selection, filter, &[])
 }
 
-/// Runs tests in sizes that variables of the environment set; those are reported, so the code is optimised.
+/// A variable of the environment that sets the size of a test, and its value.
+pub(crate) type Size = (&'static str, &'static str);
+
+/// How tests are built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// As for a change.
+    Quick,
+    /// As what is released, for what is reported.
+    Optimised,
+}
+
+/// Runs tests in these sizes.
 pub(crate) fn run_sized(
     root: &Path,
+    build: Build,
     selection: &[&str],
     filter: &[String],
-    sizes: &[(&str, &str)],
+    sizes: &[Size],
 ) -> Result<Counts> {
     let mut command = process::cargo(root);
     command.envs(sizes.iter().copied());
     if process::works("cargo", &["nextest", "--version"]) {
         command.args(["nextest", "run", "--no-fail-fast", "--no-tests", "warn"]);
         command.args(["--status-level", "slow"]).args(selection).args(filter);
-        if !sizes.is_empty() {
+        if build == Build::Optimised {
             command.args(["--profile", "full", "--cargo-profile", "full"]);
         }
     } else {
         ui::say("cargo-nextest is not installed: `cargo test` does the same, more slowly");
         command.args(["test", "--no-fail-fast", "--tests"]).args(selection);
-        if !sizes.is_empty() {
+        if build == Build::Optimised {
             command.args(["--profile", "full"]);
         }
         command.arg("--").args(filter);
