@@ -279,12 +279,13 @@ fn nothing_that_the_broker_has_taken_is_missing_after_sigkill_under_load() {
         assert!(agent.stop().success());
         let counts = assert_repeats_are_marked(&records);
         let repeats = records.len() - counts.len();
+        let connections = home.log().matches("Connected to the MQTT broker").count();
         eprintln!(
-            "{version}, QoS {qos}: {kills} kills, {sent} taken by the broker, {repeats} stored twice"
+            "{version}, QoS {qos}: {kills} kills, {connections} connections, {sent} taken by the broker, {repeats} stored twice"
         );
         assert_eq!(counts.len() as u64, sent);
-        // mosquitto lets 20 be unanswered.
-        assert!(repeats <= if qos == 2 { 0 } else { kills * 20 }, "{repeats} repeats");
+        // mosquitto lets 20 be unanswered when a connection ends.
+        assert!(repeats <= if qos == 2 { 0 } else { connections * 20 }, "{}", home.log());
     }
 }
 
