@@ -456,6 +456,8 @@ pub const CONFIG_QUIET_MS_MAX: u64 = 1_000;
 pub const CONFIG_LOOK_MS: u64 = 30_000;
 /// How often they are looked at where it tells of none.
 pub const CONFIG_POLL_MS: u64 = 2_000;
+/// How often it is looked how much waits in each lane, and since when.
+pub const WAITING_LOOK_MS: u64 = 10_000;
 /// Times the config file is parsed again without the lines that are no TOML.
 pub const CONFIG_PARSES_MAX: usize = 8;
 /// Time a client waits for the agent's answer, beyond what it asks for.

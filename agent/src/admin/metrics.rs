@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::journal::{COMMIT_MICROS_BOUNDS, LetterClass, LettersSnapshot, QuotaSnapshot};
 use crate::lane::status::{HOLD_CAUSES, class_index};
 use crate::sinks::Class;
-use crate::supervisor::status::{ConfigView, LaneView, PluginView, SourceStatus, Status};
+use crate::supervisor::status::{ConfigView, Drain, LaneView, PluginView, SourceStatus, Status};
 use crate::telemetry::{self, Families};
 
 /// Every state of a source; one of them is 1.
@@ -30,6 +30,7 @@ pub(super) fn text(status: Status) -> Result<String, fmt::Error> {
         lane_run(families, &status.lanes)?;
         lane_refusals(families, &status.lanes)?;
         lane_states(families, &status.lanes)?;
+        lane_waiting(families, &status.lanes)?;
         orphans_and_plugins(families, &status)
     })
 }
@@ -347,6 +348,33 @@ fn lane_outcomes(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result
         "lane_output_records",
         "Records that the transforms made and the destination has, since the lane was made",
         each(|lane| lane.outputs_delivered),
+    )
+}
+
+/// What waits in each lane.
+fn lane_waiting(families: &mut Families<'_>, lanes: &[LaneView]) -> fmt::Result {
+    families.gauge(
+        "lane_queued_bytes",
+        "Bytes that the queued records take in the journal; what several lanes wait for counts for each",
+        lanes.iter().map(|lane| (labels(lane), lane.waiting.bytes)),
+    )?;
+    families.gauge(
+        "lane_oldest_timestamp_seconds",
+        "Unix time at which the oldest queued record was accepted; absent when none is queued or that is not known",
+        lanes.iter().filter_map(|lane| {
+            Some((labels(lane), lane.waiting.oldest?.0.div_euclid(1_000_000_000)))
+        }),
+    )?;
+    families.gauge(
+        "lane_drain_seconds",
+        "Time that the queued records take at the rate of the last minute, infinite while nothing goes out; absent until that rate is known",
+        lanes.iter().filter_map(|lane| {
+            let seconds = match lane.waiting.drain? {
+                Drain::In(time) => time.as_secs_f64(),
+                Drain::Never => f64::INFINITY,
+            };
+            Some((labels(lane), seconds))
+        }),
     )
 }
 

@@ -12,7 +12,7 @@ use crate::lane::status::{Attempt, CurrentBatch, class_index};
 use crate::plugin;
 use crate::sinks::Class;
 use crate::supervisor::status::{
-    ConfigView, LaneView, OrphanView, SourceState, SourceStatus, Status,
+    ConfigView, Drain, LaneView, OrphanView, SourceState, SourceStatus, Status,
 };
 
 /// The whole agent.
@@ -223,6 +223,16 @@ pub struct LaneStatusView {
     pub accepted: u64,
     /// Of those, with an open outcome.
     pub queued: u64,
+    /// Bytes that those take in the journal, compressed; what several lanes wait for counts for each. This and the next two are
+    /// looked at every ten seconds.
+    #[serde(default)]
+    pub queued_bytes: u64,
+    /// When the oldest of those was accepted, where that is known.
+    #[serde(default)]
+    pub oldest_at: Option<String>,
+    /// How long those take at the rate of the last minute; none while nothing goes out, or that rate is not known yet.
+    #[serde(default)]
+    pub drain_seconds: Option<f64>,
     /// Of those, at the destination.
     pub delivered: u64,
     /// Of those, left out by a plugin.
@@ -367,8 +377,8 @@ pub struct OrphanStatus {
 
 impl OrphanStatus {
     pub(super) fn of(orphan: &OrphanView) -> Self {
-        let OrphanView { name, queued, oldest } = orphan.clone();
-        Self { name, queued, oldest_at: oldest.map(rfc3339) }
+        let OrphanView { name, queued, waiting } = orphan.clone();
+        Self { name, queued, oldest_at: waiting.oldest.map(rfc3339) }
     }
 }
 
@@ -587,6 +597,12 @@ impl LaneStatusView {
                 .map(|(cause, reason, since)| Trouble::new(cause, reason, since)),
             accepted: lane.accepted,
             queued: lane.queued,
+            queued_bytes: lane.waiting.bytes,
+            oldest_at: lane.waiting.oldest.map(rfc3339),
+            drain_seconds: lane.waiting.drain.and_then(|drain| match drain {
+                Drain::In(time) => Some(time.as_secs_f64()),
+                Drain::Never => None,
+            }),
             delivered: lane.delivered,
             dropped: lane.dropped,
             dead_lettered: lane.dead_lettered,

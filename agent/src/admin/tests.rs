@@ -19,10 +19,17 @@ use crate::plugin::PluginCalls;
 use crate::record::id::Epoch;
 use crate::sinks::Class;
 use crate::supervisor::status::{
-    ConfigView, LaneView, OrphanView, PluginView, SourceState, SourceStatus,
+    ConfigView, Drain, LaneView, LaneWaiting, OrphanView, PluginView, SourceState, SourceStatus,
 };
 
 const STARTED: Timestamp = Timestamp(1_700_000_000_000_000_000);
+
+/// What holds does not get away.
+fn waiting(state: &LaneState) -> LaneWaiting {
+    let is_running = *state == LaneState::Running;
+    let drain = if is_running { Drain::In(Duration::from_millis(92_500)) } else { Drain::Never };
+    LaneWaiting { bytes: 40_000, oldest: Some(STARTED), drain: Some(drain) }
+}
 
 fn lane(sink: &str, state: LaneState) -> LaneView {
     LaneView {
@@ -30,9 +37,10 @@ fn lane(sink: &str, state: LaneState) -> LaneView {
         source: "sensors".parse().unwrap(),
         pipeline: "telemetry".parse().unwrap(),
         sink: sink.parse().unwrap(),
-        state,
+        state: state.clone(),
         accepted: 1500,
         queued: 200,
+        waiting: waiting(&state),
         delivered: 1000,
         dropped: 250,
         dead_lettered: 40,
@@ -97,7 +105,7 @@ fn orphan() -> OrphanView {
     OrphanView {
         name: "gw/sensors/old/cloud".to_owned(),
         queued: 17,
-        oldest: Some(Timestamp(1_700_000_000_000_000_000)),
+        waiting: LaneWaiting { bytes: 1700, oldest: Some(STARTED), drain: None },
     }
 }
 

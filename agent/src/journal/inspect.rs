@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::acked::{AckedBatch, acked_batches};
 use super::batches::every_batch;
-use super::chunk::{self, Decoder};
+use super::chunk::Decoder;
 use super::error::JournalError;
 use super::high_water::{HighWater, Marks, QuotaMark};
 use super::open::{self, DATABASE_NAME, connect_bystander, connect_immutable, wal_path};
@@ -22,6 +22,7 @@ use super::reader::Window;
 use super::salvage::{SalvageReport, earlier_reports};
 use super::soundness;
 use super::state::{LANE_BITS, LaneRow, SEQ_BITS, SEQ_MASK, State, chunk_key, key_seq, part_key};
+use super::waiting::{Needed, Waiting, accepted_at};
 use super::wal::{self, WalCheck};
 use super::wear::Wear;
 use super::{LaneTotals, StoredBatch};
@@ -245,26 +246,10 @@ impl Inspection {
     ) -> Result<LaneInfo, JournalError> {
         let head = state.streams.get(&lane.stream).map_or(Seq(0), |s| s.next_seq.before());
         let waiting: u64 = lane.unacked.iter().map(|batch| batch.inputs).sum();
-        let needed = lane.released();
-        let (mut queued_bytes, mut oldest) = (0, None);
-        if !lane.dropped {
-            let keys = stream_keys(lane.stream, needed.next());
-            // The chunk that holds the first record may begin in front of it.
-            let from = self.value_of(
-                "SELECT max(key) FROM chunks WHERE key BETWEEN ?1 AND ?2",
-                [chunk_key(lane.stream, Seq(0)), keys.0],
-            )?;
-            let keys = (from.unwrap_or(keys.0), keys.1);
-            let parts = (
-                part_key(number, BatchNumber(0), 0),
-                part_key(LaneNumber(number.0 + 1), BatchNumber(0), 0) - 1,
-            );
-            if needed < head {
-                queued_bytes += self.sizes("chunks", keys)?.1;
-                oldest = self.accepted_at(keys)?;
-            }
-            queued_bytes += self.sizes("batch_parts", parts)?.1;
-        }
+        let needed = Needed::by(state, number, lane);
+        let look = |needed: Needed| needed.look(&self.connection);
+        let found = needed.map(look).transpose().map_err(|error| self.failed(error))?;
+        let Waiting { bytes: queued_bytes, oldest } = found.unwrap_or_default();
         let LaneTotals { delivered, dropped, dead_lettered, lost, .. } = lane.totals;
         Ok(LaneInfo {
             name: lane.name.to_string(),
@@ -295,17 +280,11 @@ impl Inspection {
         first: Seq,
     ) -> Result<Option<Timestamp>, JournalError> {
         let key = chunk_key(stream, first);
-        self.accepted_at((key, key))
+        accepted_at(&self.connection, key, key).map_err(|error| self.failed(error))
     }
 
     pub(super) fn has_table(&self, name: &str) -> Result<bool, JournalError> {
         super::schema::has_table(&self.connection, name).map_err(|error| self.failed(error))
-    }
-
-    fn accepted_at(&self, keys: (i64, i64)) -> Result<Option<Timestamp>, JournalError> {
-        let rows = self.rows("chunks", keys, 1)?;
-        let header = rows.first().and_then(|(_, row)| chunk::header(row).ok());
-        Ok(header.map(|header| header.label.stamp.wall))
     }
 
     /// Checks every checksum, the hashes of sealed batches, cursors and positions, and with `structure` SQLite's own check,

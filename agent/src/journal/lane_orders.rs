@@ -15,13 +15,10 @@ use tokio::sync::oneshot;
 
 use super::Journal;
 use super::apply::Group;
-use super::chunk;
 use super::error::JournalError;
 use super::losses::Why;
-use super::reader::Readers;
-use super::state::{LaneRow, LaneTotals, SEQ_MASK, chunk_key, part_key};
+use super::state::{LaneRow, LaneTotals, part_key};
 use super::writer::{Operation, Session, Writer};
-use crate::clock::Timestamp;
 use crate::record::id::{
     BatchNumber, LaneName, LaneNumber, PipelineId, Seq, SinkId, SourceId, StreamNumber,
 };
@@ -129,41 +126,6 @@ impl Journal {
         let lane = lane.to_owned();
         let operation = |reply| LaneOperation { lane, target: Some(target), reply };
         self.writer.ask(|reply| Operation::Lane(operation(reply))).await
-    }
-
-    /// When the oldest record behind this one of a source was accepted, if one is there. Blocks.
-    ///
-    /// # Errors
-    /// When the journal cannot be read.
-    pub fn oldest_behind(
-        &self,
-        source: &SourceId,
-        seq: Seq,
-    ) -> Result<Option<Timestamp>, JournalError> {
-        self.readers.oldest_behind(source, seq)
-    }
-}
-
-impl Readers {
-    fn oldest_behind(
-        &self,
-        source: &SourceId,
-        seq: Seq,
-    ) -> Result<Option<Timestamp>, JournalError> {
-        let query = "SELECT number FROM streams WHERE source = ?1";
-        let number = self.query_rows(query, &[&source.as_str()], |row| row.get(0))?;
-        let Some(stream) = number.first().map(|number| StreamNumber(*number)) else {
-            return Ok(None);
-        };
-        // The chunk that holds the record may begin in front of it.
-        let query = "SELECT substr(data, 1, 96) FROM chunks
-                     WHERE key >= coalesce((SELECT max(key) FROM chunks WHERE key BETWEEN ?1 AND ?2), ?1)
-                     AND key <= ?3 ORDER BY key LIMIT 1";
-        let (from, at) = (chunk_key(stream, Seq(0)), chunk_key(stream, seq.next()));
-        let to = chunk_key(stream, Seq(SEQ_MASK));
-        let heads = self.query_rows(query, &[&from, &at, &to], |row| row.get::<_, Vec<u8>>(0))?;
-        let header = heads.first().and_then(|head| chunk::header(head).ok());
-        Ok(header.map(|header| header.label.stamp.wall))
     }
 }
 

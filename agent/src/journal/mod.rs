@@ -27,6 +27,7 @@
 //! - read: hot tail, else a query of a few rows on a read-only connection (`reader.rs`)
 //! - seal: parts in ordinary transactions, then the batch row, state, letters and cursor in one (`lanes.rs`)
 //! - ack: with whatever commits next, a second later at the latest
+//! - look: how much waits for a lane, by the sizes of rows (`waiting.rs`)
 //! - delete: in the writer's transactions, at most 64 chunks each (`apply.rs`)
 //! - checkpoint: by the writer, behind a commit (`checkpoint.rs`)
 //!
@@ -93,6 +94,7 @@ mod shrink;
 mod snapshot;
 mod soundness;
 mod state;
+mod waiting;
 mod wal;
 mod wear;
 mod writer;
@@ -133,6 +135,7 @@ pub use replay::{LetterBatch, Repair, Replay, ReplaySeal};
 pub use salvage::{LaneRange, LostRange, SalvageReport, salvage_stopped};
 pub use snapshot::{LaneSnapshot, Snapshot, StreamSnapshot};
 pub use state::LaneTotals;
+pub use waiting::Waiting;
 pub use wear::{COMMIT_MICROS_BOUNDS, CommitTimes, Wear};
 pub use writer::Head;
 

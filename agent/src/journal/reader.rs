@@ -468,6 +468,15 @@ impl Readers {
         })
     }
 
+    /// Reads through a connection of ours.
+    pub(super) fn ask<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, JournalError> {
+        let failed = |error| JournalError::sqlite(&self.path, "reading", error);
+        self.with(|reader| read(&reader.connection).map_err(failed))
+    }
+
     /// A few rows of a small table.
     pub(super) fn query_rows<T>(
         &self,

@@ -7,6 +7,7 @@ use super::letters::LettersSnapshot;
 use super::open::wal_path;
 use super::quota::QuotaSnapshot;
 use super::state::LaneTotals;
+use super::waiting::Needed;
 use super::wear::{CommitTimes, Wear};
 use super::writer::Writer;
 use crate::record::id::{LaneName, LaneNumber, PipelineId, Seq, SinkId, SourceId};
@@ -45,6 +46,8 @@ pub struct LaneSnapshot {
     pub batches: u64,
     /// Outcomes since the lane was made.
     pub totals: LaneTotals,
+    /// The rows that it waits with, if it does.
+    pub(super) needed: Option<Needed>,
 }
 
 /// The journal as it stands.
@@ -98,6 +101,7 @@ impl Writer {
                     queued: stream.next_seq.0 - 1 - lane.sealed_seq.0 + unacked,
                     batches: (lane.unacked.len() + lane.replays.len()) as u64,
                     totals: lane.totals,
+                    needed: Needed::by(&self.state, *number, lane),
                 })
             })
             .collect();

@@ -200,6 +200,10 @@ async fn a_sealed_batch_waits_for_its_ack_over_a_restart_and_goes_with_it() {
     let (lane, opened) = journal.lane(lane_spec()).await.unwrap();
     assert_eq!(opened.unacked, std::slice::from_ref(&sealed));
     assert_eq!(opened.sealed_seq, Seq(3));
+    let lane_there = journal.snapshots().borrow().lanes[0].clone();
+    let waiting = journal.waiting(&lane_there).unwrap();
+    assert!(waiting.bytes > 0, "its part waits, and no chunk");
+    assert_eq!(waiting.oldest, Some(Timestamp(9)), "it was sealed then");
     assert_eq!(opened.plugin_state["clean"]["n"], b"7");
     let mut reader = lane.open_batch(&sealed);
     let block = reader.next_block().unwrap().unwrap();

@@ -14,8 +14,9 @@ use super::relay::Turns;
 use super::reload::Reloaded;
 use super::start::LoadConfig;
 use super::status::{
-    ConfigView, LaneView, OrphanView, PluginView, SourceState, SourceStatus, Status,
+    ConfigView, LaneView, LaneWaiting, OrphanView, PluginView, SourceState, SourceStatus, Status,
 };
+use super::waiting::Looks;
 use super::{SourceOver, Switch};
 use crate::clock::{Monotonic, SharedClock, Timestamp};
 use crate::config::{self, LaneId, Loaded};
@@ -24,7 +25,7 @@ use crate::journal::{Journal, LaneSnapshot, LaneSpec, LaneTotals, Opening, Snaps
 use crate::lane::status::{LaneCounters, LaneState, LaneStatus};
 use crate::lane::{Desk, LaneEnd, LaneParts};
 use crate::plugin::PluginHost;
-use crate::record::id::{LaneName, PipelineId, SinkId, SourceId};
+use crate::record::id::{PipelineId, SinkId, SourceId};
 use crate::sources::SourceCounters;
 use crate::telemetry::Logging;
 
@@ -124,8 +125,8 @@ pub(super) struct Face {
     pub(super) started: Monotonic,
     pub(super) assembly: Mutex<Arc<Assembly>>,
     pub(super) config: Mutex<ConfigState>,
-    /// Since when the records of lanes without a config wait, as of the last change of the config.
-    pub(super) orphans: Mutex<BTreeMap<LaneName, Timestamp>>,
+    /// What waits in the lanes.
+    pub(super) looks: Mutex<Looks>,
     pub(super) journal: Arc<Journal>,
     /// The journal before this run has done anything.
     pub(super) before: Arc<Snapshot>,
@@ -159,6 +160,10 @@ impl Face {
         self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn looks(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Why the last adopted config runs, if it does.
     pub(super) fn fallback(&self) -> Option<String> {
         self.config().fallback.clone()
@@ -188,6 +193,7 @@ impl Handle {
         let assembly = face.assembly();
         let agent = &assembly.config().agent;
         let journal = Snapshot::clone(&face.snapshots.borrow());
+        let looks = face.looks();
         let mut known: BTreeMap<_, _> = journal
             .lanes
             .iter()
@@ -198,7 +204,8 @@ impl Handle {
             .iter()
             .map(|entry| {
                 let spec = &entry.parts.spec;
-                lane_view(entry, known.remove(&(&spec.source, &spec.pipeline, &spec.sink)))
+                let lane = known.remove(&(&spec.source, &spec.pipeline, &spec.sink));
+                lane_view(entry, lane, &looks)
             })
             .collect();
         lanes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -207,9 +214,10 @@ impl Handle {
             .map(|lane| OrphanView {
                 name: lane.name.to_string(),
                 queued: lane.queued,
-                oldest: self.waits_since(&lane.name).filter(|_| lane.queued > 0),
+                waiting: looks.of(&lane.name, lane.queued),
             })
             .collect();
+        drop(looks);
         let sources: Vec<_> =
             assembly.sources.iter().map(|entry| source_status(entry, &journal)).collect();
         Status {
@@ -320,7 +328,7 @@ pub(super) fn lane_name(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> St
     )
 }
 
-fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
+fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>, looks: &Looks) -> LaneView {
     let spec = &entry.parts.spec;
     let LaneCounters {
         records_already,
@@ -350,6 +358,7 @@ fn lane_view(entry: &LaneEntry, journal: Option<&LaneSnapshot>) -> LaneView {
         state: entry.status.state(),
         accepted: queued + delivered + dropped + dead_lettered + lost,
         queued,
+        waiting: journal.map_or_else(LaneWaiting::default, |lane| looks.of(&lane.name, queued)),
         delivered,
         dropped,
         dead_lettered,

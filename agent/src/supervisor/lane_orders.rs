@@ -2,8 +2,8 @@
 //!
 //! Carried out between reloads, by the task that carries those out: no lane comes to the config, or goes, meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -11,10 +11,8 @@ use super::Handle;
 use super::error::OrderError;
 use super::handle::{Face, LaneEntry, Wish, lane_name};
 use super::status::OrphanView;
-use crate::clock::Timestamp;
 use crate::config::{self, Change, Plan};
-use crate::journal::{JournalError, LaneOrdered, LaneSnapshot, LaneTarget};
-use crate::record::id::LaneName;
+use crate::journal::{LaneOrdered, LaneSnapshot, LaneTarget};
 
 /// What is to be done about a lane, and who waits for it.
 #[derive(Debug)]
@@ -60,12 +58,6 @@ impl Handle {
         let wish = Wish::Lane(LaneWish { lane: lane.to_owned(), target, answer });
         self.0.wishes.send(wish).await.map_err(|_| OrderError::Stopping)?;
         answered.await.unwrap_or(Err(OrderError::Stopping))
-    }
-
-    /// When the oldest record that waits in a lane without a config was accepted.
-    pub(super) fn waits_since(&self, lane: &LaneName) -> Option<Timestamp> {
-        let known = self.0.orphans.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(lane).copied()
     }
 }
 
@@ -142,7 +134,7 @@ fn entry(face: &Face, lane: &str) -> Option<Arc<LaneEntry>> {
 /// Lanes in which records wait, and that a plan does not know.
 pub(super) fn orphans(face: &Face, plan: &Plan) -> Vec<OrphanView> {
     let snapshot = face.snapshots.borrow().clone();
-    let since = face.orphans.lock().unwrap_or_else(PoisonError::into_inner);
+    let looks = face.looks();
     let is_planned = |lane: &LaneSnapshot| {
         let place = (&lane.source, &lane.pipeline, &lane.sink);
         plan.lanes
@@ -153,7 +145,7 @@ pub(super) fn orphans(face: &Face, plan: &Plan) -> Vec<OrphanView> {
     let views = orphans.map(|lane| OrphanView {
         name: lane.name.to_string(),
         queued: lane.queued,
-        oldest: since.get(&lane.name).copied(),
+        waiting: looks.of(&lane.name, lane.queued),
     });
     views.collect()
 }
@@ -167,35 +159,15 @@ pub(super) async fn name_orphans(face: &Face) {
     };
     let orphans: Vec<_> =
         snapshot.lanes.iter().filter(|lane| lane.queued > 0 && !runs(lane)).cloned().collect();
-    let since = since_when(face, orphans.clone()).await;
+    super::waiting::look(face).await;
+    let looks = face.looks();
     for lane in &orphans {
-        let age = since.get(&lane.name).map(|since| face.clock.now().since(*since));
+        let oldest = looks.of(&lane.name, lane.queued).oldest;
+        let age = oldest.map(|oldest| face.clock.now().since(oldest));
         tracing::warn!(
             lane = %lane.name, queued = lane.queued, oldest_s = age.map(|age| age.as_secs()),
             "Lane is in the journal and not in the config: its records stay until it is back, or \
              `waystation lane move` or `waystation lane drop` deals with it"
         );
     }
-    *face.orphans.lock().unwrap_or_else(PoisonError::into_inner) = since;
-}
-
-async fn since_when(face: &Face, orphans: Vec<LaneSnapshot>) -> BTreeMap<LaneName, Timestamp> {
-    let journal = Arc::clone(&face.journal);
-    let look = move || {
-        let since = |lane: &LaneSnapshot| journal.oldest_behind(&lane.source, lane.acked);
-        let known = orphans.iter().filter_map(|lane| match since(lane) {
-            Ok(since) => Some((lane.name.clone(), since?)),
-            Err(error) => {
-                note_unread(lane, &error);
-                None
-            }
-        });
-        known.collect()
-    };
-    tokio::task::spawn_blocking(look).await.unwrap_or_default()
-}
-
-fn note_unread(lane: &LaneSnapshot, error: &JournalError) {
-    let error = crate::error_chain::Chain(error).to_string();
-    tracing::debug!(lane = %lane.name, error, "The age of a lane's records cannot be read");
 }

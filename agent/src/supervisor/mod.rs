@@ -16,6 +16,7 @@ mod source;
 mod start;
 pub mod status;
 mod switch;
+mod waiting;
 mod watch;
 
 use std::sync::Arc;
@@ -120,6 +121,7 @@ impl Supervisor {
                 true
             }
             () = reloads(agent, wishes) => true,
+            () = waiting::watch(Arc::clone(&self.face)) => true,
             () = self.run_to_end(timeout, &mut undone) => true,
         };
         // Whoever asked for everything to be done is told what is not; a service that is stopped keeps it for its next start.

@@ -72,7 +72,7 @@ pub(super) async fn start(options: StartOptions) -> Result<Supervisor, StartErro
     let face = Arc::new(Face {
         config: Mutex::new(ConfigState::at_start(&loaded, fallback, clock.now())),
         assembly: Mutex::new(Arc::new(empty)),
-        orphans: Mutex::default(),
+        looks: Mutex::default(),
         started_at: clock.now(),
         started: clock.monotonic(),
         before,

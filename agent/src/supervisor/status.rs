@@ -157,6 +157,8 @@ pub struct LaneView {
     pub accepted: u64,
     /// Of those, with an open outcome.
     pub queued: u64,
+    /// What is known of those.
+    pub waiting: LaneWaiting,
     /// Of those, at the destination.
     pub delivered: u64,
     /// Of those, left out by a plugin.
@@ -201,6 +203,26 @@ pub struct LaneView {
     pub holds: [u64; HOLD_CAUSES.len()],
 }
 
+/// What waits in a lane, as of the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LaneWaiting {
+    /// Bytes that it takes in the journal, compressed. What several lanes wait for counts for each.
+    pub bytes: u64,
+    /// When the oldest record of it was accepted, where that is known.
+    pub oldest: Option<Timestamp>,
+    /// How long it will take, once that is known.
+    pub drain: Option<Drain>,
+}
+
+/// How long what waits in a lane takes at the rate of the last minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drain {
+    /// So long.
+    In(Duration),
+    /// Nothing goes out.
+    Never,
+}
+
 /// A lane without a config.
 #[derive(Debug, Clone)]
 pub struct OrphanView {
@@ -208,8 +230,8 @@ pub struct OrphanView {
     pub name: String,
     /// Records that it still has to deliver.
     pub queued: u64,
-    /// When the oldest of them was accepted, where that is known.
-    pub oldest: Option<Timestamp>,
+    /// What is known of those.
+    pub waiting: LaneWaiting,
 }
 
 /// One loaded plugin.

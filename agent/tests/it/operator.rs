@@ -116,6 +116,15 @@ fn a_paused_lane_sends_nothing_until_it_is_resumed_and_the_status_says_how() {
     let quick = listed.iter().find(|lane| lane["name"] == "gw/in/p/quick").unwrap();
     assert_eq!((&quick["state"], &quick["queued"]), (&"holding".into(), &5.into()), "{quick}");
     assert!(quick["oldest_at"].is_string(), "{quick}");
+    // The status tells the same as of its last look, at most ten seconds ago.
+    let known = wait_for("the look", LONG, || {
+        lane(&home, "quick").filter(|lane| lane["oldest_at"].is_string())
+    });
+    // The list has it to the nanosecond.
+    let oldest = known["oldest_at"].as_str().unwrap().trim_end_matches('Z');
+    assert!(quick["oldest_at"].as_str().unwrap().starts_with(oldest), "{known} {quick}");
+    assert!(known["queued_bytes"].as_u64().unwrap() > 0, "{known}");
+    assert!(known["drain_seconds"].is_null(), "nothing goes out: {known}");
     assert!(lines(&home, "quick").is_empty());
     // Pausing twice is one pause, and resuming twice too.
     done(&home, &["pause", "p/quick"]);
@@ -123,6 +132,9 @@ fn a_paused_lane_sends_nothing_until_it_is_resumed_and_the_status_says_how() {
     assert_eq!(resumed, "{\"lane\":\"gw/in/p/quick\",\"resumed\":true}\n");
     done(&home, &["resume", "quick"]);
     wait_for("delivery", LONG, || (lines(&home, "quick").len() == 5).then_some(()));
+    let drained = wait_for("the ack", LONG, || lane(&home, "quick").filter(|l| l["queued"] == 0));
+    let left = ["queued_bytes", "oldest_at", "drain_seconds"].map(|key| drained[key].clone());
+    assert_eq!(left, [0.into(), serde_json::Value::Null, 0.0.into()], "{drained}");
     assert!(home.log().contains("Lane is paused as ordered"), "{}", home.log());
     assert!(home.log().contains("\"uid\":"), "{}", home.log());
 }

@@ -6,10 +6,13 @@ use std::time::Duration;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
-use super::verdict::{Grade, grouped, short_name, since, verdicts};
-use crate::admin::status::StatusView;
+use super::verdict::{Grade, age, grouped, short_name, since, verdicts};
+use crate::admin::status::{LaneStatusView, StatusView};
 use crate::clock::Timestamp;
 use crate::units::{human_bytes, human_duration};
+
+/// What takes less is not said of a lane that works.
+const WORTH_TELLING: Duration = Duration::from_secs(10);
 
 /// The whole page, by the time `now`.
 pub(super) fn page(status: &StatusView, now: Timestamp, coloured: bool) -> String {
@@ -70,6 +73,9 @@ fn lanes(status: &StatusView, now: Timestamp) -> String {
         Column("for", WHEN_NOT_ZERO),
         Column("accepted", ALWAYS),
         Column("queued", ALWAYS),
+        Column("stored in", WHEN_NOT_ZERO),
+        Column("oldest", WHEN_NOT_ZERO),
+        Column("gone in", WHEN_NOT_ZERO),
         Column("delivered", ALWAYS),
         Column("already", WHEN_NOT_ZERO),
         Column("dropped", WHEN_NOT_ZERO),
@@ -88,6 +94,9 @@ fn lanes(status: &StatusView, now: Timestamp) -> String {
             lane.trouble.as_ref().map(|trouble| since(trouble, now)).unwrap_or_default(),
             grouped(lane.accepted),
             grouped(lane.queued),
+            if lane.queued_bytes > 0 { human_bytes(lane.queued_bytes) } else { String::new() },
+            oldest(lane, now),
+            gone_in(lane),
             grouped(lane.delivered),
             grouped(lane.records_already),
             grouped(lane.dropped),
@@ -100,6 +109,20 @@ fn lanes(status: &StatusView, now: Timestamp) -> String {
         ]
     });
     table(&columns, rows.collect())
+}
+
+/// The age of what is waited for longest. What is gone within seconds is no news.
+fn oldest(lane: &LaneStatusView, now: Timestamp) -> String {
+    let age = lane.oldest_at.as_deref().and_then(|at| age(at, now));
+    age.filter(|age| *age >= WORTH_TELLING).map(human_duration).unwrap_or_default()
+}
+
+/// How long what waits takes at the rate of the last minute.
+fn gone_in(lane: &LaneStatusView) -> String {
+    let seconds = lane.drain_seconds.map(Duration::try_from_secs_f64);
+    let time = seconds.and_then(Result::ok).map(|time| Duration::from_secs(time.as_secs()));
+    let time = time.filter(|time| *time >= WORTH_TELLING);
+    time.map(|time| format!("~{}", human_duration(time))).unwrap_or_default()
 }
 
 fn sources(status: &StatusView, now: Timestamp) -> String {
@@ -189,7 +212,7 @@ pub(in crate::cli) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> Strin
         let Some(column) = table.column_mut(place) else { continue };
         column.set_padding((0, 2));
         let starts_with_digit =
-            |row: &Vec<String>| row[index].starts_with(|c: char| c.is_ascii_digit());
+            |row: &Vec<String>| row[index].starts_with(|c: char| c.is_ascii_digit() || c == '~');
         if rows.iter().any(starts_with_digit) && !matches!(columns[index].0, "lane" | "source") {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -234,6 +257,7 @@ mod tests {
         for lane in &mut status.lanes {
             "running".clone_into(&mut lane.state);
             lane.trouble = None;
+            (lane.queued_bytes, lane.oldest_at, lane.drain_seconds) = (0, None, Some(0.0));
             (lane.queued, lane.dead_lettered, lane.lost, lane.records_already) = (0, 0, 0, 0);
             (lane.files_written, lane.plugin_faults, lane.accepted) = (0, 0, 1250);
             lane.attempts_failed = admin::status::AttemptsFailed {

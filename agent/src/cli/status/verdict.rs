@@ -1,5 +1,7 @@
 //! What is wrong, worst first, a sentence each: what waits and why, since when, what to do next.
 
+use std::time::Duration;
+
 use crate::admin::status::{LaneStatusView, StatusView, Trouble};
 use crate::clock::Timestamp;
 use crate::units::human_duration;
@@ -288,10 +290,14 @@ fn notes(status: &StatusView, now: Timestamp) -> Vec<Verdict> {
 
 /// How old the oldest record is, where that is known: goes on behind what is counted.
 pub(in crate::cli) fn age_of(oldest_at: Option<&str>, now: Timestamp) -> String {
-    let oldest = oldest_at.and_then(|at| at.parse::<jiff::Timestamp>().ok());
-    let oldest = oldest.and_then(|at| i64::try_from(at.as_nanosecond()).ok());
-    let age = oldest.map(|at| human_duration(now.since(Timestamp(at))));
+    let age = oldest_at.and_then(|at| age(at, now)).map(human_duration);
     age.map_or_else(String::new, |age| format!(", the oldest {age} old"))
+}
+
+/// How long ago it was, when that is a time.
+pub(super) fn age(at: &str, now: Timestamp) -> Option<Duration> {
+    let at = at.parse::<jiff::Timestamp>().ok()?;
+    Some(now.since(Timestamp(i64::try_from(at.as_nanosecond()).ok()?)))
 }
 
 /// The dead letters that lie there, by lane or, for what was refused at the door, by source.

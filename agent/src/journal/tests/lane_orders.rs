@@ -3,6 +3,7 @@
 use super::images::build;
 use super::vfs::Disk;
 use super::*;
+use crate::clock::{Clock as _, SystemClock};
 use crate::record::id::{LaneName, LaneNumber};
 
 const NAME: &str = "gw/s/p/k";
@@ -57,6 +58,30 @@ fn count(directory: &Path, query: &str) -> i64 {
     #[expect(clippy::disallowed_methods, reason = "the test looks at the tables")]
     let database = rusqlite::Connection::open(directory.join("journal.db")).unwrap();
     database.query_row(query, [], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test]
+async fn what_waits_for_a_lane_is_what_its_chunks_hold_since_the_first_of_them_was_accepted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    let begun = SystemClock.now();
+    with_backlog(&journal).await;
+    let lane = lanes_of(&journal).await.pop().unwrap();
+    let chunks = count(dir.path(), "SELECT sum(length(data)) FROM chunks");
+    let Waiting { bytes, oldest } = journal.waiting(&lane).unwrap();
+    assert_eq!(bytes, chunks.cast_unsigned());
+    let oldest = oldest.unwrap();
+    assert!(begun <= oldest && oldest <= SystemClock.now(), "{oldest:?}");
+    // A chunk behind it waits too; the first one still counts whole.
+    let appender = journal.appender(&source()).await.unwrap();
+    appender.append(records(&["10"])).await.unwrap();
+    let lane = lanes_of(&journal).await.pop().unwrap();
+    let more = journal.waiting(&lane).unwrap();
+    let chunks = count(dir.path(), "SELECT sum(length(data)) FROM chunks");
+    assert_eq!((more.bytes, more.oldest), (chunks.cast_unsigned(), Some(oldest)));
+    journal.drop_lane(NAME).await.unwrap();
+    let left = journal.waiting(&lane).unwrap().bytes;
+    assert!(left < more.bytes, "what an old snapshot says is there may be gone: {left}");
 }
 
 #[tokio::test]
