@@ -15,6 +15,7 @@ pub mod journal;
 pub mod lane;
 pub mod man;
 pub mod pause;
+#[cfg(feature = "compiler")]
 pub mod plugin;
 pub mod reload;
 mod report;
@@ -25,6 +26,7 @@ mod signals;
 pub mod status;
 mod stopped;
 pub mod version;
+mod workshop;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -82,6 +84,7 @@ enum Command {
     Dlq(dlq::Args),
     Journal(journal::Args),
     /// Work with a plugin's file
+    #[cfg(feature = "compiler")]
     Plugin(plugin::Args),
     Completions(completions::Args),
     #[command(hide = true)]
@@ -117,6 +120,7 @@ fn dispatch(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Flush(args) => return flush::run(args),
         Command::Reload(args) => return reload::run(args),
         Command::Explain(args) => return explain::run(args),
+        #[cfg(feature = "compiler")]
         Command::Plugin(args) => return plugin::run(args),
         Command::Dlq(args) => return dlq::run(args),
         Command::Lane(args) => return lane::run(args),

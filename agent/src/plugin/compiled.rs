@@ -11,6 +11,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
@@ -22,9 +23,10 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
 use tracing::{info, warn};
+use wasmtime::component::Component;
 
 use super::error::PluginError;
-use super::{HostOptions, engine, hex, inspect, sha256};
+use super::{HostOptions, PluginHost, Role, engine, hex, inspect, sha256};
 use crate::clock::SharedClock;
 use crate::limits::{COMPILE_MS_MAX, COMPILE_THREADS_MAX, COMPILED_BYTES_MAX, COMPILED_FILES_MAX};
 
@@ -189,6 +191,36 @@ impl CompiledStore {
 
     fn error(&self, source: io::Error) -> PluginError {
         PluginError::Store { path: self.options.store_dir.clone(), source }
+    }
+}
+
+impl PluginHost {
+    /// What is in the store was inspected before it was compiled; that is not repeated at every start.
+    pub(super) fn compiled_by_child(
+        &self,
+        path: &Path,
+        bytes: &[u8],
+        digest: [u8; 32],
+        role: Role,
+    ) -> Result<Component, PluginError> {
+        if let Some(code) = self.store.find(digest)
+            && let Ok(component) = self.map(&code)
+        {
+            return Ok(component);
+        }
+        let inspected = inspect::inspect_bytes(bytes, Some(role));
+        inspected.map_err(|problems| PluginError::Unfit { path: path.to_owned(), problems })?;
+        let code = self.store.compile(path, digest)?;
+        self.map(&code).map_err(PluginError::engine)
+    }
+
+    /// Takes code from the store. It is mapped through the descriptor through which it was hashed.
+    #[expect(unsafe_code, reason = "machine code can only be believed, not checked")]
+    fn map(&self, code: &File) -> wasmtime::Result<Component> {
+        let path = format!("/proc/self/fd/{}", code.as_raw_fd());
+        // SAFETY: the file is what `precompile_component` made: its SHA-256 is the one that was stored when this agent's own child
+        // had written it. It stays so: nobody but the agent's user can reach or write it, and the agent never writes one again.
+        unsafe { Component::deserialize_file(&self.engine, path) }
     }
 }
 

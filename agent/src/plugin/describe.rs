@@ -8,7 +8,7 @@ use wasmtime::component::{Component, ComponentType, Lift};
 use super::error::PluginError;
 use super::guest::new_store;
 use super::host::LogGate;
-use super::{PluginHost, Role, contract, inspect, sha256};
+use super::{PluginHost, Role, component, contract, inspect, sha256};
 use crate::limits::PLUGIN_MEMORY_BYTES_DEFAULT;
 use crate::record::batch::LanePlace;
 use crate::units::ByteSize;
@@ -41,7 +41,7 @@ impl PluginHost {
         let source = |source| PluginError::File { verb: "read", path: path.to_owned(), source };
         let bytes = inspect::read(path).map_err(source)?;
         let about = format!("waystation:plugin/about@{}", contract::VERSION);
-        let (_, exports) = inspect::top_level(&bytes)
+        let (_, exports) = component::top_level(&bytes)
             .map_err(|error| PluginError::unfit(path, error.to_string()))?;
         if !exports.contains(&about) {
             return Ok(None);

@@ -2,13 +2,14 @@
 //!
 //! The settings are part of what a compiled plugin is: the agent and `plugin compile` both take them from here.
 
+#[cfg(feature = "compiler")]
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::Duration;
 
-use wasmtime::{Config, Engine, OptLevel, WasmFeatures};
+use wasmtime::{Config, Engine, WasmFeatures};
 
 use super::error::PluginError;
 use crate::limits::{PLUGIN_STACK_BYTES, PLUGIN_TICK_MS};
@@ -40,10 +41,7 @@ pub(super) fn engine() -> Result<Engine, PluginError> {
         .wasm_features(WasmFeatures::all().difference(FEATURES), false)
         .wasm_features(FEATURES, true)
         .concurrency_support(false)
-        // What was seen on a device can be repeated on a laptop.
-        .cranelift_nan_canonicalization(true)
         .relaxed_simd_deterministic(true)
-        .cranelift_opt_level(OptLevel::Speed)
         .epoch_interruption(true)
         .max_wasm_stack(PLUGIN_STACK_BYTES)
         .memory_init_cow(true)
@@ -51,12 +49,18 @@ pub(super) fn engine() -> Result<Engine, PluginError> {
         .generate_address_map(false)
         .wasm_backtrace_max_frames(None)
         // Nothing unwinds through a guest: it traps. Registering the tables is a part of what loading takes.
-        .native_unwind_info(false)
+        .native_unwind_info(false);
+    #[cfg(feature = "compiler")]
+    config
+        // What was seen on a device can be repeated on a laptop.
+        .cranelift_nan_canonicalization(true)
+        .cranelift_opt_level(wasmtime::OptLevel::Speed)
         .parallel_compilation(true);
     Engine::new(&config).map_err(PluginError::engine)
 }
 
 /// What distinguishes the compiled files of one build and setting from those of another.
+#[cfg(feature = "compiler")]
 pub(super) fn compatibility(engine: &Engine) -> u64 {
     let mut hasher = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut hasher);

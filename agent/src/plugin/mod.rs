@@ -15,8 +15,13 @@ pub mod config;
 
 mod bindings;
 mod call;
+#[cfg(feature = "compiler")]
 mod compiled;
+#[cfg(feature = "compiler")]
+mod component;
+#[cfg_attr(not(feature = "compiler"), expect(dead_code, reason = "inspections compare signatures"))]
 mod contract;
+#[cfg(feature = "compiler")]
 mod describe;
 mod engine;
 mod error;
@@ -25,18 +30,20 @@ mod host;
 mod http;
 mod inspect;
 mod limiter;
+#[cfg(feature = "compiler")]
 mod pack;
+#[cfg(feature = "compiler")]
 mod report;
 mod sink;
 mod state;
+#[cfg(feature = "compiler")]
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(feature = "compiler")]
 mod wasi_stub;
 
 use std::error::Error;
 use std::fmt;
-use std::fs::File;
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -48,19 +55,24 @@ use crate::record::batch::LanePlace;
 use crate::record::id::{SinkId, TransformId};
 
 pub use call::Instance;
+#[cfg(feature = "compiler")]
 pub use compiled::compile_file;
+#[cfg(feature = "compiler")]
 pub use describe::Description;
 pub use error::{CallError, Fault, FaultKind, PluginError};
 pub use guest::PluginCalls;
 pub use http::{HttpClient, HttpFailure, HttpRequest, HttpResponse};
 pub use inspect::{Inspection, Role, inspect};
+#[cfg(feature = "compiler")]
 pub use pack::{WIT, WORLDS, pack};
+#[cfg(feature = "compiler")]
 pub use report::{FileKind, Report, report};
 pub use sink::{Rejection, SinkCall, SinkFailure, SinkInstance};
 pub use state::{State, StateDelta, StateError, StateView};
 
 use bindings::exports::waystation::plugin::{sink as sink_exports, ticks, transform};
 use bindings::waystation::plugin as imports;
+#[cfg(feature = "compiler")]
 use compiled::CompiledStore;
 use config::{GuestConfig, TransformConfig};
 use engine::TickerSlot;
@@ -134,6 +146,7 @@ pub struct PluginHost {
     engine: Engine,
     transforms: Linker<HostState>,
     sinks: Linker<HostState>,
+    #[cfg(feature = "compiler")]
     store: CompiledStore,
     tickers: TickerSlot,
     clock: SharedClock,
@@ -141,7 +154,7 @@ pub struct PluginHost {
 
 impl fmt::Debug for PluginHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PluginHost").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("PluginHost").finish_non_exhaustive()
     }
 }
 
@@ -155,8 +168,17 @@ impl PluginHost {
         let transforms = linker(&engine, Role::Transform).map_err(PluginError::engine)?;
         let sinks = linker(&engine, Role::Sink).map_err(PluginError::engine)?;
         let clock = Arc::clone(&options.clock);
+        #[cfg(feature = "compiler")]
         let store = CompiledStore::open(options, &engine)?;
-        Ok(Self { engine, transforms, sinks, store, tickers: TickerSlot::default(), clock })
+        Ok(Self {
+            engine,
+            transforms,
+            sinks,
+            #[cfg(feature = "compiler")]
+            store,
+            tickers: TickerSlot::default(),
+            clock,
+        })
     }
 
     /// Loads the plugin of a transform. Takes milliseconds when it was compiled before, and up to two minutes otherwise.
@@ -242,23 +264,15 @@ impl PluginHost {
         Ok((guest, functions))
     }
 
-    /// What is in the store was inspected before it was compiled; that is not repeated at every start.
+    #[cfg(not(feature = "compiler"))]
     fn compiled_by_child(
         &self,
         path: &Path,
-        bytes: &[u8],
-        digest: [u8; 32],
-        role: Role,
+        _bytes: &[u8],
+        _digest: [u8; 32],
+        _role: Role,
     ) -> Result<Component, PluginError> {
-        if let Some(code) = self.store.find(digest)
-            && let Ok(component) = self.map(&code)
-        {
-            return Ok(component);
-        }
-        let inspected = inspect::inspect_bytes(bytes, Some(role));
-        inspected.map_err(|problems| PluginError::Unfit { path: path.to_owned(), problems })?;
-        let code = self.store.compile(path, digest)?;
-        self.map(&code).map_err(PluginError::engine)
+        Err(PluginError::unfit(path, WITHOUT_COMPILER))
     }
 
     /// Code that an operator has compiled with `plugin compile` and pinned.
@@ -274,15 +288,6 @@ impl PluginHost {
             let problem = format!("it was compiled for another version of the agent or another machine: {error:#}; compile it again");
             PluginError::unfit(&config.plugin, problem)
         })
-    }
-
-    /// Takes code from the store. It is mapped through the descriptor through which it was hashed.
-    #[expect(unsafe_code, reason = "machine code can only be believed, not checked")]
-    fn map(&self, code: &File) -> wasmtime::Result<Component> {
-        let path = format!("/proc/self/fd/{}", code.as_raw_fd());
-        // SAFETY: the file is what `precompile_component` made: its SHA-256 is the one that was stored when this agent's own child
-        // had written it. It stays so: nobody but the agent's user can reach or write it, and the agent never writes one again.
-        unsafe { Component::deserialize_file(&self.engine, path) }
     }
 
     /// Takes code that an operator has compiled. It is copied: the file may change at any time.
@@ -493,6 +498,8 @@ pub fn check(used: PluginUse<'_>) -> Result<Inspection, Vec<String>> {
 }
 
 const TICK_WITHOUT_TIMER: &str = "it has no timer (it does not export the interface ticks), so `tick` has nothing to call; remove the key, or build the plugin for the world windowed-plugin";
+#[cfg(not(feature = "compiler"))]
+const WITHOUT_COMPILER: &str = "this agent has no compiler; compile it with `waystation plugin compile` of an agent of this version that has one, and name and pin what that writes";
 const COMPILED_WITHOUT_PIN: &str = "it is compiled already, and such a file is run only with a sha256 that pins it; `waystation plugin compile` prints the digest";
 
 /// A digest as people write it.

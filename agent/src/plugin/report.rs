@@ -5,7 +5,8 @@ use std::path::Path;
 
 use wasmparser::{Encoding, Parser, Payload};
 
-use super::inspect::{inspect_bytes, read, top_level};
+use super::component::top_level;
+use super::inspect::{inspect_bytes, read};
 use super::{contract, sha256};
 
 /// What a file is.

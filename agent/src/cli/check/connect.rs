@@ -8,8 +8,8 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use crate::cli::journal::progress;
-use crate::cli::plugin::workshop::Workshop;
 use crate::cli::status::{ALWAYS, Column, WHEN_NOT_ZERO, printable, table};
+use crate::cli::workshop::Workshop;
 use crate::cli::{ExitCode, Failure};
 use crate::clock::{Clock as _, Monotonic, SystemClock};
 use crate::config::Config;

@@ -7,7 +7,8 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::listed;
-use super::workshop::{Workshop, place};
+use super::settings::place;
+use crate::cli::workshop::Workshop;
 use crate::cli::{ExitCode, Failure, print};
 use crate::plugin::{self, Description, FileKind, Report};
 use crate::units::human_bytes;

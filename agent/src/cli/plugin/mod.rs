@@ -9,8 +9,8 @@ mod new;
 mod pack;
 mod pool;
 mod report;
+mod settings;
 mod test;
-pub(super) mod workshop;
 
 use std::io::Write as _;
 use std::path::PathBuf;

@@ -12,9 +12,10 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::given::config_text;
 use super::report::{self, Entry, timed};
-use super::workshop::{Workshop, guest_config, place};
+use super::settings::{guest_config, place};
 use crate::backoff::{Backoff, Jitter};
 use crate::cli::journal::progress;
+use crate::cli::workshop::Workshop;
 use crate::cli::{ExitCode, print};
 use crate::limits::{
     PLUGIN_CERTIFY_RECORDS_MAX, PLUGIN_CERTIFY_REQUEST_BYTES_MAX, PLUGIN_MEMORY_BYTES_DEFAULT,
