@@ -17,6 +17,17 @@ pub(super) struct Agent {
 impl Agent {
     /// Starts one with this config below `[agent]`, in a folder that holds its data in `data` and its log.
     pub(super) fn start(binary: &Path, folder: &Path, config: &str, out: Stdio) -> Result<Self> {
+        Self::start_with(binary, folder, config, out, &[])
+    }
+
+    /// The same with variables in its environment.
+    pub(super) fn start_with(
+        binary: &Path,
+        folder: &Path,
+        config: &str,
+        out: Stdio,
+        environment: &[(&str, &Path)],
+    ) -> Result<Self> {
         let path = folder.join("waystation.toml");
         let data = folder.join("data");
         let head = format!("[agent]\nid = \"bench\"\ndata_dir = \"{}\"\n", data.display());
@@ -24,6 +35,7 @@ impl Agent {
         let log = File::create(folder.join("log"))?;
         let mut command = Command::new(binary);
         command.args(["run", "-c"]).arg(&path).stdin(Stdio::piped()).stdout(out).stderr(log);
+        command.envs(environment.iter().copied());
         let child =
             command.spawn().with_context(|| format!("cannot start {}", binary.display()))?;
         Ok(Self { child, config: path, binary: binary.to_owned() })
@@ -52,6 +64,13 @@ impl Drop for Agent {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// What a process has in RAM.
+pub(super) fn resident_bytes(process: u32) -> Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
 }
 
 pub(super) fn median(mut values: Vec<f64>) -> f64 {

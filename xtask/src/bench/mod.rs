@@ -1,6 +1,8 @@
 //! `cargo xtask bench`: runs one of the agent's measuring examples and keeps its figures.
 
 mod agent;
+mod bars;
+mod footprint;
 mod languages;
 mod mqtt;
 mod plugins;
@@ -19,12 +21,12 @@ use crate::{install, process};
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// What to measure.
-    #[arg(value_parser = ["journal", "pipeline", "delivery", "plugins", "sources"])]
+    #[arg(value_parser = ["journal", "pipeline", "delivery", "plugins", "sources", "footprint"])]
     name: String,
     /// Print the figures as JSON on standard output too.
     #[arg(long)]
     json: bool,
-    /// Measure this agent, rather than building one; for plugins and sources.
+    /// Measure this agent, rather than building one; for plugins, sources and footprint.
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
     /// Arguments for the measuring program, after `--`.
@@ -36,6 +38,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
     let figures = match arguments.name.as_str() {
         "plugins" => plugins::measure(root, arguments.agent.as_deref())?,
+        "footprint" => footprint::measure(root, arguments.agent.as_deref())?,
         "sources" => sources::measure(root, arguments.agent.as_deref())?,
         _ => run_example(root, arguments)?,
     };

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-use super::agent::{Agent, median};
+use super::agent::{Agent, median, resident_bytes};
+use super::bars::{self, Bar, bar};
 use super::languages;
 use crate::plugins;
 use crate::process;
 use crate::sensors;
-use crate::ui::{self, Align, Step};
+use crate::ui::{self, Step};
 
 /// Rounds of what is compared; they take turns.
 const ROUNDS: usize = 5;
@@ -47,14 +48,6 @@ const HOSTILE: [&str; 8] = [
 ];
 /// How long an agent may take to be where it is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A figure and what it may be at most.
-struct Bar {
-    name: &'static str,
-    figure: f64,
-    most: f64,
-    unit: &'static str,
-}
 
 pub(super) fn measure(root: &Path, agent: Option<&Path>) -> Result<Value> {
     let step = Step::start("building the release binary and the plugins");
@@ -89,24 +82,9 @@ pub(super) fn measure(root: &Path, agent: Option<&Path>) -> Result<Value> {
     bars.push(bench.spin()?);
     bars.push(bench.neighbour()?);
     step.done();
-    let rows = bars.iter().map(|bar| {
-        let Bar { name, figure, most, unit } = bar;
-        let met = if figure <= most { "met" } else { "NOT MET" };
-        [
-            (*name).to_owned(),
-            format!("{figure:.2} {unit}"),
-            format!("≤ {most} {unit}"),
-            met.to_owned(),
-        ]
-    });
-    let rows: Vec<_> = rows.collect();
-    eprint!("\n{}\n", ui::table([Align::Left, Align::Right, Align::Right, Align::Left], &rows));
+    eprint!("\n{}\n", bars::table(&bars));
     let languages = languages::measure(root, &bench.agent, &bench.folder)?;
-    let bars: Vec<_> = bars
-        .iter()
-        .map(|bar| json!({"name": bar.name, "figure": bar.figure, "most": bar.most, "unit": bar.unit}))
-        .collect();
-    Ok(json!({ "bars": bars, "languages": languages }))
+    Ok(json!({ "bars": bars::json(&bars), "languages": languages }))
 }
 
 struct Bench<'r> {
@@ -369,17 +347,6 @@ impl Bench<'_> {
         taken.sort_by(f64::total_cmp);
         taken.get(taken.len() * 99 / 100).copied().context("no record")
     }
-}
-
-/// What a process has in RAM.
-fn resident_bytes(process: u32) -> Result<f64> {
-    let text = fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
-}
-
-fn bar(name: &'static str, figure: f64, most: f64, unit: &'static str) -> Bar {
-    Bar { name, figure, most, unit }
 }
 
 fn micros(figures: &Value, records: u64, key: &str) -> Result<f64> {

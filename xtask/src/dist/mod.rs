@@ -73,6 +73,22 @@ struct Package {
     parts: Parts,
     tree: PathBuf,
     deb: PathBuf,
+    tarball: PathBuf,
+}
+
+/// What is made, in bytes.
+pub(crate) struct Sizes {
+    pub(crate) binary: u64,
+    pub(crate) deb: u64,
+    pub(crate) tarball: u64,
+}
+
+/// Makes both packages, of this binary where there is one, and tells how large they are.
+pub(crate) fn sizes(root: &Path, binary: Option<&Path>) -> Result<Sizes> {
+    let binary = binary.map(Path::to_owned);
+    let package = make(root, &Arguments { binary, ..Arguments::default() })?;
+    let Package { parts, deb, tarball, .. } = &package;
+    Ok(Sizes { binary: bytes(&parts.binary)?, deb: bytes(deb)?, tarball: bytes(tarball)? })
 }
 
 fn make(root: &Path, arguments: &Arguments) -> Result<Package> {
@@ -93,13 +109,16 @@ fn make(root: &Path, arguments: &Arguments) -> Result<Package> {
         let sum = sum.split(' ').next().unwrap_or_default();
         println!("{}  {}  sha256 {sum}", shown.display(), size(package)?);
     }
-    Ok(Package { parts, tree, deb })
+    Ok(Package { parts, tree, deb, tarball })
 }
 
 fn size(file: &Path) -> Result<String> {
-    let bytes =
-        fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?.len();
-    Ok(format!("{} bytes", ui::thousands(bytes)))
+    Ok(format!("{} bytes", ui::thousands(bytes(file)?)))
+}
+
+fn bytes(file: &Path) -> Result<u64> {
+    let metadata = fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(metadata.len())
 }
 
 /// What Debian provides for making packages.
