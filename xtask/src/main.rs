@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod arm64;
 mod bench;
 mod ci;
 mod demo;

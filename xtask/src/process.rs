@@ -14,7 +14,12 @@ const VARIABLES_OF_CARGO_RUN: [&str; 4] =
 
 /// `cargo` in the root of the workspace, as if called by hand.
 pub(crate) fn cargo(root: &Path) -> Command {
-    let mut command = Command::new("cargo");
+    cargo_at(Path::new("cargo"), root)
+}
+
+/// The same with another cargo.
+pub(crate) fn cargo_at(program: &Path, root: &Path) -> Command {
+    let mut command = Command::new(program);
     command.current_dir(root).env_remove("CARGO");
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

@@ -97,7 +97,11 @@ fn depends(parts: &Parts) -> Result<String> {
     let binary = fs::canonicalize(&parts.binary)
         .with_context(|| format!("cannot find {}", parts.binary.display()))?;
     let said = process::output(
-        Command::new("dpkg-shlibdeps").current_dir(&folder).args(["-O", "-e"]).arg(&binary),
+        Command::new("dpkg-shlibdeps")
+            .env("DEB_HOST_ARCH", &parts.architecture)
+            .current_dir(&folder)
+            .args(["-O", "-e"])
+            .arg(&binary),
     )?;
     install::remove_dir(&folder)?;
     let libraries = said.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));

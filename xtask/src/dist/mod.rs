@@ -4,6 +4,7 @@
 //! or from `$SOURCE_DATE_EPOCH`, names are sorted, owners are root.
 
 mod deb;
+mod emulated;
 mod notices;
 mod tarball;
 mod tree;
@@ -16,7 +17,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::ui::{self, Step};
-use crate::{install, plugins, process};
+use crate::{arm64, install, plugins, process};
 
 /// The folder that everything is made in, below the root.
 const FOLDER: &str = "target/dist";
@@ -29,6 +30,9 @@ pub(crate) struct Arguments {
     /// Package this binary instead of building one.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
+    /// For arm64: built with Debian's cross compiler, and asked for what it knows of itself under qemu.
+    #[arg(long, conflicts_with_all = ["binary", "test"])]
+    arm64: bool,
     /// Package the plugins in this folder instead of building them.
     #[arg(long, value_name = "FOLDER")]
     plugins: Option<PathBuf>,
@@ -50,15 +54,27 @@ struct Parts {
     version: String,
     /// Debian's word for the processor.
     architecture: String,
+    /// Whether programs for it do not run here by themselves.
+    is_foreign: bool,
     /// Seconds since 1970, for every time in the packages.
     epoch: u64,
 }
 
-/// Makes both packages, and tries the Debian one when that is asked for.
+impl Parts {
+    /// The agent, as a command of this machine.
+    fn agent(&self) -> Command {
+        if self.is_foreign { arm64::program(&self.binary) } else { Command::new(&self.binary) }
+    }
+}
+
+/// Makes both packages, and tries what can be tried here of them when that is asked for.
 pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
-    let deb = make(root, arguments)?;
+    let package = make(root, arguments)?;
+    if arguments.arm64 {
+        emulated::run(&package.parts)?;
+    }
     if arguments.test {
-        trial::run(root, &deb, arguments.previous.as_deref())?;
+        trial::run(root, &package, arguments.previous.as_deref())?;
     }
     Ok(())
 }
@@ -66,6 +82,11 @@ pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
 /// Makes both packages and tries the Debian one.
 pub(crate) fn run_with_trial(root: &Path) -> Result<()> {
     run(root, &Arguments { test: true, ..Arguments::default() })
+}
+
+/// Makes both packages for arm64.
+pub(crate) fn run_for_arm64(root: &Path) -> Result<()> {
+    run(root, &Arguments { arm64: true, ..Arguments::default() })
 }
 
 /// A package, and the tree that it was made of.
@@ -138,6 +159,7 @@ fn tools() -> Result<()> {
 fn parts(root: &Path, arguments: &Arguments) -> Result<Parts> {
     let binary = match &arguments.binary {
         Some(binary) => binary.clone(),
+        None if arguments.arm64 => arm64::build(root)?,
         None => {
             let step = Step::start("building the agent");
             process::run(process::cargo(root).args([
@@ -160,20 +182,28 @@ fn parts(root: &Path, arguments: &Arguments) -> Result<Parts> {
             root.join("target/plugins")
         }
     };
-    let said = process::output(Command::new(&binary).arg("--version"))?;
-    let version = said.trim().strip_prefix("waystation ").map(str::to_owned);
-    let architecture = process::output(Command::new("dpkg").arg("--print-architecture"))?;
     let out = root.join(FOLDER);
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
-    Ok(Parts {
+    let architecture = if arguments.arm64 {
+        arm64::DEBIAN.to_owned()
+    } else {
+        process::output(Command::new("dpkg").arg("--print-architecture"))?
+    };
+    let mut parts = Parts {
         root: root.to_owned(),
         out,
         binary,
         plugins,
-        version: version.with_context(|| format!("the binary calls itself `{}`", said.trim()))?,
+        version: String::new(),
         architecture: architecture.trim().to_owned(),
+        is_foreign: arguments.arm64,
         epoch: epoch(root)?,
-    })
+    };
+    let said = process::output(parts.agent().arg("--version"))?;
+    let version = said.trim().strip_prefix("waystation ").map(str::to_owned);
+    parts.version =
+        version.with_context(|| format!("the binary calls itself `{}`", said.trim()))?;
+    Ok(parts)
 }
 
 /// `$SOURCE_DATE_EPOCH`, else the time of the commit.

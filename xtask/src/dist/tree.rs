@@ -53,8 +53,7 @@ pub(super) fn make(parts: &Parts) -> Result<PathBuf> {
 
 /// What the commands themselves know: man pages, completions, the schema of the config.
 fn generated(parts: &Parts, tree: &Path) -> Result<()> {
-    let of_agent =
-        |arguments: &[&str]| process::output(Command::new(&parts.binary).args(arguments));
+    let of_agent = |arguments: &[&str]| process::output(parts.agent().args(arguments));
     for (shell, file) in COMPLETIONS {
         write(&tree.join(file), of_agent(&["completions", shell])?.as_bytes())?;
     }
@@ -62,7 +61,7 @@ fn generated(parts: &Parts, tree: &Path) -> Result<()> {
     write(&tree.join("usr/share/waystation/waystation.schema.json"), schema.as_bytes())?;
     let pages = tree.join("usr/share/man/man1");
     fs::create_dir_all(&pages).with_context(|| format!("cannot make {}", pages.display()))?;
-    process::run(Command::new(&parts.binary).arg("man").arg(&pages))?;
+    process::run(parts.agent().arg("man").arg(&pages))?;
     for page in super::entries(&pages)? {
         compress(&page)?;
     }
@@ -133,7 +132,7 @@ pub(super) fn set_mode(path: &Path, mode: u32) -> Result<()> {
 /// The default config is one that runs.
 fn checked(parts: &Parts, tree: &Path) -> Result<()> {
     let config = tree.join(CONFIG.trim_start_matches('/'));
-    let mut check = Command::new(&parts.binary);
+    let mut check = parts.agent();
     check.args(["check", "--deny-warnings", "--config"]).arg(&config);
     process::output(&mut check).context("the default config is not in order").map(drop)
 }

@@ -1,0 +1,116 @@
+//! Building for arm64 on another machine, and running what was built.
+//!
+//! Debian's Rust builds it: the standard library for the foreign architecture is a package, where rustup may not be able to add
+//! a target. qemu-user runs it. So that the programs which a program starts run too, the kernel is told what to do with arm64's
+//! (`binfmt_misc`), in a user namespace of our own: nothing changes for the machine, and nobody has to be root.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::ui::Step;
+use crate::{install, process};
+
+/// The target in Rust's words.
+pub(crate) const TRIPLE: &str = "aarch64-unknown-linux-gnu";
+/// Debian's word for it.
+pub(crate) const DEBIAN: &str = "arm64";
+/// What builds for it. The foreign packages bring the libraries of C that the programs need where they run.
+const PACKAGES: [&str; 6] = [
+    "rustc-web",
+    "cargo-web",
+    "libstd-rust-web-dev:arm64",
+    "gcc-aarch64-linux-gnu",
+    "libc6-dev-arm64-cross",
+    "qemu-user-static",
+];
+const QEMU: &str = "/usr/bin/qemu-aarch64-static";
+/// How the kernel tells a program of arm64: the first 20 bytes of its ELF header, and which bits of them count.
+const BINFMT: &str = r":waystation-arm64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:";
+
+/// Installs what is missing.
+pub(crate) fn prepare() -> Result<()> {
+    if is_there() {
+        return Ok(());
+    }
+    process::run(Command::new("dpkg").args(["--add-architecture", DEBIAN]))
+        .context("only root can have dpkg take packages of arm64")?;
+    install::apt(&PACKAGES, "they build the agent for arm64, and run it here")?;
+    ensure!(
+        is_there(),
+        "the packages are installed, and what they bring is not where it is looked for"
+    );
+    Ok(())
+}
+
+fn is_there() -> bool {
+    let files = ["/usr/bin/aarch64-linux-gnu-gcc", QEMU, "/usr/bin/cargo"];
+    let mut library = Command::new("/usr/bin/rustc");
+    let library = process::output(library.args(["--print", "target-libdir", "--target", TRIPLE]));
+    files.iter().all(|file| Path::new(file).is_file())
+        && library.is_ok_and(|folder| Path::new(folder.trim()).is_dir())
+}
+
+/// The folder that objects go to: another compiler's than those of this machine.
+pub(crate) fn target_folder(root: &Path) -> PathBuf {
+    root.join("target").join(DEBIAN)
+}
+
+/// Debian's cargo, for arm64.
+pub(crate) fn cargo(root: &Path, command: &str) -> Command {
+    let mut cargo = process::cargo_at(Path::new("/usr/bin/cargo"), root);
+    // rustup's variables would lead Debian's cargo to rustup's compiler.
+    for variable in ["RUSTUP_TOOLCHAIN", "RUSTUP_HOME", "RUSTC_WRAPPER"] {
+        cargo.env_remove(variable);
+    }
+    cargo
+        .env("RUSTC", "/usr/bin/rustc")
+        .env("RUSTDOC", "/usr/bin/rustdoc")
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
+        .args([command, "--locked", "--target", TRIPLE, "--target-dir"])
+        .arg(target_folder(root));
+    cargo
+}
+
+/// Builds the agent as it is released, and returns its binary.
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
+    prepare()?;
+    let step = Step::start("building the agent for arm64");
+    process::run(cargo(root, "build").args([
+        "--release",
+        "--package",
+        "waystation",
+        "--bin",
+        "waystation",
+    ]))?;
+    step.done();
+    Ok(target_folder(root).join(TRIPLE).join("release/waystation"))
+}
+
+/// A program of arm64 that starts no other one.
+pub(crate) fn program(binary: &Path) -> Command {
+    let mut command = Command::new(QEMU);
+    command.arg(binary);
+    command
+}
+
+/// A command in a user namespace in which programs of arm64 run like any other.
+pub(crate) fn with_programs(command: &Command) -> Command {
+    let mut inside = Command::new("unshare");
+    let script = format!(
+        "mount -t binfmt_misc none /proc/sys/fs/binfmt_misc && printf '%s' '{BINFMT}{QEMU}:F' > /proc/sys/fs/binfmt_misc/register && exec \"$@\""
+    );
+    inside.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script, "sh"]);
+    inside.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => inside.env(name, value),
+            None => inside.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        inside.current_dir(folder);
+    }
+    inside
+}
