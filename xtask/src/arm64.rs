@@ -13,7 +13,7 @@ use crate::ui::Step;
 use crate::{install, process};
 
 /// The target in Rust's words.
-pub(crate) const TRIPLE: &str = "aarch64-unknown-linux-gnu";
+const TRIPLE: &str = "aarch64-unknown-linux-gnu";
 /// Debian's word for it.
 pub(crate) const DEBIAN: &str = "arm64";
 /// What builds for it. The foreign packages bring the libraries of C that the programs need where they run.
@@ -30,7 +30,7 @@ const QEMU: &str = "/usr/bin/qemu-aarch64-static";
 const BINFMT: &str = r":waystation-arm64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:";
 
 /// Installs what is missing.
-pub(crate) fn prepare() -> Result<()> {
+fn prepare() -> Result<()> {
     if is_there() {
         return Ok(());
     }
@@ -52,13 +52,12 @@ fn is_there() -> bool {
         && library.is_ok_and(|folder| Path::new(folder.trim()).is_dir())
 }
 
-/// The folder that objects go to: another compiler's than those of this machine.
-pub(crate) fn target_folder(root: &Path) -> PathBuf {
-    root.join("target").join(DEBIAN)
-}
-
-/// Debian's cargo, for arm64.
-pub(crate) fn cargo(root: &Path, command: &str) -> Command {
+/// Builds the agent as it is released, and returns its binary.
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
+    prepare()?;
+    let step = Step::start("building the agent for arm64");
+    // Objects of another compiler than this machine's own.
+    let target = root.join("target").join(DEBIAN);
     let mut cargo = process::cargo_at(Path::new("/usr/bin/cargo"), root);
     // rustup's variables would lead Debian's cargo to rustup's compiler.
     for variable in ["RUSTUP_TOOLCHAIN", "RUSTUP_HOME", "RUSTC_WRAPPER"] {
@@ -66,26 +65,13 @@ pub(crate) fn cargo(root: &Path, command: &str) -> Command {
     }
     cargo
         .env("RUSTC", "/usr/bin/rustc")
-        .env("RUSTDOC", "/usr/bin/rustdoc")
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
-        .args([command, "--locked", "--target", TRIPLE, "--target-dir"])
-        .arg(target_folder(root));
-    cargo
-}
-
-/// Builds the agent as it is released, and returns its binary.
-pub(crate) fn build(root: &Path) -> Result<PathBuf> {
-    prepare()?;
-    let step = Step::start("building the agent for arm64");
-    process::run(cargo(root, "build").args([
-        "--release",
-        "--package",
-        "waystation",
-        "--bin",
-        "waystation",
-    ]))?;
+        .args(["build", "--release", "--locked", "--package", "waystation", "--bin", "waystation"])
+        .args(["--target", TRIPLE, "--target-dir"])
+        .arg(&target);
+    process::run(&mut cargo)?;
     step.done();
-    Ok(target_folder(root).join(TRIPLE).join("release/waystation"))
+    Ok(target.join(TRIPLE).join("release/waystation"))
 }
 
 /// A program of arm64 that starts no other one.
@@ -95,22 +81,12 @@ pub(crate) fn program(binary: &Path) -> Command {
     command
 }
 
-/// A command in a user namespace in which programs of arm64 run like any other.
-pub(crate) fn with_programs(command: &Command) -> Command {
-    let mut inside = Command::new("unshare");
+/// The same in a user namespace in which programs of arm64 run like any other: it may start some.
+pub(crate) fn program_that_starts_others(binary: &Path) -> Command {
     let script = format!(
         "mount -t binfmt_misc none /proc/sys/fs/binfmt_misc && printf '%s' '{BINFMT}{QEMU}:F' > /proc/sys/fs/binfmt_misc/register && exec \"$@\""
     );
-    inside.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script, "sh"]);
-    inside.arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => inside.env(name, value),
-            None => inside.env_remove(name),
-        };
-    }
-    if let Some(folder) = command.get_current_dir() {
-        inside.current_dir(folder);
-    }
-    inside
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script, "sh"]).arg(binary);
+    command
 }

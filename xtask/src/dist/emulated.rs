@@ -2,7 +2,6 @@
 //! in a process of its own, into files.
 
 use std::fs;
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -32,9 +31,8 @@ pub(super) fn run(parts: &Parts) -> Result<()> {
     );
     let file = folder.join("waystation.toml");
     write(&file, config.as_bytes())?;
-    let mut agent = Command::new(std::path::absolute(&parts.binary)?);
-    agent.args(["run", "--once", "--config"]).arg(&file);
-    process::output(&mut arm64::with_programs(&agent))?;
+    let mut agent = arm64::program_that_starts_others(&std::path::absolute(&parts.binary)?);
+    process::output(agent.args(["run", "--once", "--config"]).arg(&file))?;
     let mut delivered = 0;
     for file in entries(&folder.join("out"))? {
         delivered += super::text(&file)?.lines().count();
