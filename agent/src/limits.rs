@@ -352,6 +352,18 @@ pub const LANES_MAX: u16 = (1 << 13) - 1;
 pub const PLUGIN_BYTES_MAX: u64 = 128 * 1024 * 1024;
 /// Linear memory of a guest, where nothing else is said.
 pub const PLUGIN_MEMORY_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
+/// Linear memories of former instances that are kept for new ones.
+pub const PLUGIN_KEPT_MEMORIES_MAX: usize = 8;
+/// Bytes of pages in all of them.
+pub const PLUGIN_KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Size of a memory that is kept, most of which was never touched.
+pub const PLUGIN_KEPT_MEMORY_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of its pages: clearing more would take longer than new ones.
+pub const PLUGIN_KEPT_TOUCHED_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How long they are kept while no guest runs.
+pub const PLUGIN_KEPT_MS: u64 = 1000;
+/// Data that a component may bring for its instances to have kept memories: it is written into each one, and pages of a file are not.
+pub const PLUGIN_KEPT_DATA_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of stack that a guest may use.
 pub const PLUGIN_STACK_BYTES: usize = 512 * 1024;
 /// How often running guests are looked at.

@@ -25,8 +25,11 @@ use sha2::{Digest as _, Sha256};
 use tracing::{info, warn};
 use wasmtime::component::Component;
 
+use super::engine::{self, Memories};
 use super::error::PluginError;
-use super::{HostOptions, PluginHost, Role, engine, hex, inspect, sha256};
+use super::memory::KeptMemories;
+use super::runtime::Runtime;
+use super::{HostOptions, PluginHost, Role, hex, inspect, sha256};
 use crate::clock::SharedClock;
 use crate::limits::{COMPILE_MS_MAX, COMPILE_THREADS_MAX, COMPILED_BYTES_MAX, COMPILED_FILES_MAX};
 
@@ -43,8 +46,8 @@ const PART_EXTENSION: &str = "part";
 #[derive(Debug)]
 pub(super) struct CompiledStore {
     options: HostOptions,
-    /// Tells files of this engine from those of others.
-    compatibility: u64,
+    /// Tell files of these engines from those of others.
+    compatibilities: [u64; 2],
     /// One compilation at a time: each may take hundreds of megabytes.
     compiling: Mutex<()>,
 }
@@ -53,20 +56,18 @@ impl CompiledStore {
     /// Makes or takes over the folder, and clears it of what no engine of this build will use.
     pub(super) fn open(
         options: HostOptions,
-        engine: &wasmtime::Engine,
+        compatibilities: [u64; 2],
     ) -> Result<Self, PluginError> {
-        let compatibility = engine::compatibility(engine);
-        let store = Self { options, compatibility, compiling: Mutex::new(()) };
+        let store = Self { options, compatibilities, compiling: Mutex::new(()) };
         store.take_over().map_err(|source| store.error(source))?;
         Ok(store)
     }
 
     /// The machine code of a component, when it is in the folder and is what was written.
-    pub(super) fn find(&self, component: [u8; 32]) -> Option<File> {
-        let key = self.key(component);
-        let path = self.path(&key);
+    fn find(&self, key: &str) -> Option<File> {
+        let path = self.path(key);
         match open_own(&path) {
-            Ok((code, digest)) if self.options.digests.get(&key) == Some(digest) => Some(code),
+            Ok((code, digest)) if self.options.digests.get(key) == Some(digest) => Some(code),
             Ok(_) => {
                 warn!(path = %path.display(), "A compiled plugin is not what was written, and is compiled anew");
                 None
@@ -80,18 +81,17 @@ impl CompiledStore {
     }
 
     /// Compiles a component in a child and takes the code into the folder, in place of what may be there.
-    pub(super) fn compile(&self, path: &Path, component: [u8; 32]) -> Result<File, PluginError> {
+    fn compile(&self, path: &Path, component: [u8; 32], key: &str) -> Result<File, PluginError> {
         let _one = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         info!(plugin = %path.display(), "Compiling a plugin");
         let started = self.options.clock.monotonic();
-        let key = self.key(component);
         // A name of its own: a child whose agent was killed may still be at work.
         let part = format!("{key}-{:016x}.{PART_EXTENSION}", fastrand::u64(..));
         let part = self.options.store_dir.join(part);
         let child = self.spawn(path, component, &part)?;
         let result = wait(child, &self.options.clock, Duration::from_millis(COMPILE_MS_MAX))
             .map_err(|reason| PluginError::Compile { path: path.to_owned(), reason })
-            .and_then(|()| self.keep(&part, &key).map_err(|source| self.error(source)));
+            .and_then(|()| self.keep(&part, key).map_err(|source| self.error(source)));
         if result.is_err() {
             let _gone = fs::remove_file(&part);
         } else {
@@ -153,9 +153,12 @@ impl CompiledStore {
         if metadata.mode() & 0o777 != 0o700 {
             fs::set_permissions(folder, Permissions::from_mode(0o700))?;
         }
-        let suffix = format!("-{:016x}.{CODE_EXTENSION}", self.compatibility);
+        let suffixes = self
+            .compatibilities
+            .map(|compatibility| format!("-{compatibility:016x}.{CODE_EXTENSION}"));
         for (_, path) in self.files()? {
-            if !path.to_string_lossy().ends_with(&suffix) {
+            let path_text = path.to_string_lossy();
+            if !suffixes.iter().any(|suffix| path_text.ends_with(suffix)) {
                 remove_old(&path);
             }
         }
@@ -181,10 +184,6 @@ impl CompiledStore {
         Ok(())
     }
 
-    fn key(&self, component: [u8; 32]) -> String {
-        format!("{}-{:016x}", hex(&component), self.compatibility)
-    }
-
     fn path(&self, key: &str) -> PathBuf {
         self.options.store_dir.join(format!("{key}.{CODE_EXTENSION}"))
     }
@@ -202,26 +201,37 @@ impl PluginHost {
         bytes: &[u8],
         digest: [u8; 32],
         role: Role,
-    ) -> Result<Component, PluginError> {
-        if let Some(code) = self.store.find(digest)
-            && let Ok(component) = self.map(&code)
+    ) -> Result<(&Runtime, Component), PluginError> {
+        let runtime = match Memories::of(bytes) {
+            Memories::Kept => &self.kept,
+            Memories::Mapped => &self.mapped,
+        };
+        let key = key(digest, runtime.compatibility());
+        if let Some(code) = self.store.find(&key)
+            && let Ok(component) = map(runtime, &code)
         {
-            return Ok(component);
+            return Ok((runtime, component));
         }
         let inspected = inspect::inspect_bytes(bytes, Some(role));
         inspected.map_err(|problems| PluginError::Unfit { path: path.to_owned(), problems })?;
-        let code = self.store.compile(path, digest)?;
-        self.map(&code).map_err(PluginError::engine)
+        let code = self.store.compile(path, digest, &key)?;
+        let component = map(runtime, &code).map_err(PluginError::engine)?;
+        Ok((runtime, component))
     }
+}
 
-    /// Takes code from the store. It is mapped through the descriptor through which it was hashed.
-    #[expect(unsafe_code, reason = "machine code can only be believed, not checked")]
-    fn map(&self, code: &File) -> wasmtime::Result<Component> {
-        let path = format!("/proc/self/fd/{}", code.as_raw_fd());
-        // SAFETY: the file is what `precompile_component` made: its SHA-256 is the one that was stored when this agent's own child
-        // had written it. It stays so: nobody but the agent's user can reach or write it, and the agent never writes one again.
-        unsafe { Component::deserialize_file(&self.engine, path) }
-    }
+/// Takes code from the store. It is mapped through the descriptor through which it was hashed.
+#[expect(unsafe_code, reason = "machine code can only be believed, not checked")]
+fn map(runtime: &Runtime, code: &File) -> wasmtime::Result<Component> {
+    let path = format!("/proc/self/fd/{}", code.as_raw_fd());
+    // SAFETY: the file is what `precompile_component` made: its SHA-256 is the one that was stored when this agent's own child
+    // had written it. It stays so: nobody but the agent's user can reach or write it, and the agent never writes one again.
+    unsafe { Component::deserialize_file(&runtime.engine, path) }
+}
+
+/// The name of a component's code for an engine.
+pub(super) fn key(component: [u8; 32], compatibility: u64) -> String {
+    format!("{}-{compatibility:016x}", hex(&component))
 }
 
 fn remove_old(path: &Path) {
@@ -321,8 +331,10 @@ pub fn compile_file(
     if inspection.compiled {
         return Err(PluginError::unfit(input, "it is compiled already"));
     }
-    let code = engine::engine()?.precompile_component(&component).map_err(|error| {
-        PluginError::Compile { path: input.to_owned(), reason: format!("{error:#}") }
+    let engine = engine::engine(Memories::of(&component), &KeptMemories::default())?;
+    let code = engine.precompile_component(&component).map_err(|error| PluginError::Compile {
+        path: input.to_owned(),
+        reason: format!("{error:#}"),
     })?;
     let mut file = OpenOptions::new()
         .write(true)

@@ -8,6 +8,7 @@ use wasmtime::component::{Component, ComponentType, Lift};
 use super::error::PluginError;
 use super::guest::new_store;
 use super::host::LogGate;
+use super::runtime::Runtime;
 use super::{PluginHost, Role, component, contract, inspect, sha256};
 use crate::limits::PLUGIN_MEMORY_BYTES_DEFAULT;
 use crate::record::batch::LanePlace;
@@ -48,14 +49,15 @@ impl PluginHost {
         }
         let is_sink = exports.iter().any(|export| contract::is(export, contract::SINK.name));
         let role = if is_sink { Role::Sink } else { Role::Transform };
-        let component = self.compiled_by_child(path, &bytes, sha256(&bytes), role)?;
-        self.call_describe(&component, &about, role, place).map(Some).map_err(|error| {
+        let (runtime, component) = self.compiled_by_child(path, &bytes, sha256(&bytes), role)?;
+        self.call_describe(runtime, &component, &about, role, place).map(Some).map_err(|error| {
             PluginError::unfit(path, format!("it cannot say what it is: {error:#}"))
         })
     }
 
     fn call_describe(
         &self,
+        runtime: &Runtime,
         component: &Component,
         about: &str,
         role: Role,
@@ -63,10 +65,10 @@ impl PluginHost {
     ) -> wasmtime::Result<Description> {
         let log = Arc::new(LogGate::new("about".to_owned(), Arc::clone(&self.clock)));
         let memory_max = ByteSize(PLUGIN_MEMORY_BYTES_DEFAULT);
-        let mut store = new_store(&self.engine, memory_max, place, log);
-        let ticker = self.tickers.get(&self.engine).map_err(wasmtime::Error::new)?;
+        let mut store = new_store(&runtime.engine, memory_max, place, log);
+        let ticker = runtime.ticker().map_err(wasmtime::Error::new)?;
         let running = ticker.run();
-        let instance = self.linker(role).instantiate(&mut store, component)?;
+        let instance = runtime.linker(role).instantiate(&mut store, component)?;
         let missing = || wasmtime::Error::msg("the function describe is not there");
         let interface = instance.get_export_index(&mut store, None, about).ok_or_else(missing)?;
         let function = instance

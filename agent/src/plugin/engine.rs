@@ -1,6 +1,7 @@
 //! The only `wasmtime::Config`, and the clock that stops guests.
 //!
-//! The settings are part of what a compiled plugin is: the agent and `plugin compile` both take them from here.
+//! The settings are part of what a compiled plugin is: the agent and `plugin compile` both take them from here. They differ in
+//! how [`Memories`] come to their first content, so there are two engines.
 
 #[cfg(feature = "compiler")]
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,10 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::Duration;
 
-use wasmtime::{Config, Engine, WasmFeatures};
+use wasmtime::{Config, Engine, EngineWeak, WasmFeatures};
 
 use super::error::PluginError;
-use crate::limits::{PLUGIN_STACK_BYTES, PLUGIN_TICK_MS};
+use super::memory::KeptMemories;
+use crate::clock::{Clock as _, SystemClock};
+#[cfg(feature = "compiler")]
+use crate::limits::PLUGIN_KEPT_DATA_BYTES_MAX;
+use crate::limits::{PLUGIN_KEPT_MS, PLUGIN_STACK_BYTES, PLUGIN_TICK_MS};
 
 /// What guests may use of WebAssembly: nothing with threads, garbage collection, exceptions or 64-bit memories.
 pub(super) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
@@ -31,11 +36,33 @@ pub(super) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::EXTENDED_CONST)
     .union(WasmFeatures::COMPONENT_MODEL);
 
-/// Makes an engine. Two engines of one build run each other's compiled plugins.
+/// How the linear memories of a component's instances come to their first content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memories {
+    /// It is written into memory that an earlier instance may have left.
+    Kept,
+    /// They are pages of the compiled file, copied where they are written: for components that bring much data.
+    Mapped,
+}
+
+#[cfg(feature = "compiler")]
+impl Memories {
+    /// What suits a component that is not compiled.
+    pub(super) fn of(component: &[u8]) -> Self {
+        let data = wasmparser::Parser::new(0).parse_all(component).map_while(Result::ok);
+        let data = data.map(|payload| match payload {
+            wasmparser::Payload::DataSection(section) => section.range().len(),
+            _ => 0,
+        });
+        if data.sum::<usize>() > PLUGIN_KEPT_DATA_BYTES_MAX { Self::Mapped } else { Self::Kept }
+    }
+}
+
+/// Makes an engine. Two engines of one build, and for memories of one kind, run each other's compiled plugins.
 ///
 /// # Errors
 /// When this machine cannot run what the compiler makes.
-pub(super) fn engine() -> Result<Engine, PluginError> {
+pub(super) fn engine(memories: Memories, kept: &KeptMemories) -> Result<Engine, PluginError> {
     let mut config = Config::new();
     config
         .wasm_features(WasmFeatures::all().difference(FEATURES), false)
@@ -44,7 +71,7 @@ pub(super) fn engine() -> Result<Engine, PluginError> {
         .relaxed_simd_deterministic(true)
         .epoch_interruption(true)
         .max_wasm_stack(PLUGIN_STACK_BYTES)
-        .memory_init_cow(true)
+        .memory_init_cow(memories == Memories::Mapped)
         // Names of a guest's functions in a trap are of no use to the operator, and their tables are not small.
         .generate_address_map(false)
         .wasm_backtrace_max_frames(None)
@@ -56,6 +83,9 @@ pub(super) fn engine() -> Result<Engine, PluginError> {
         .cranelift_nan_canonicalization(true)
         .cranelift_opt_level(wasmtime::OptLevel::Speed)
         .parallel_compilation(true);
+    if memories == Memories::Kept {
+        config.with_host_memory(Arc::new(kept.clone()));
+    }
     Engine::new(&config).map_err(PluginError::engine)
 }
 
@@ -88,29 +118,43 @@ struct Shared {
     calls: AtomicUsize,
 }
 
+impl Shared {
+    /// Advances the epoch while calls run, and gives memory back when none has run for a while.
+    fn tick(&self, engine: &EngineWeak, kept: &KeptMemories) {
+        let kept_for = Duration::from_millis(PLUGIN_KEPT_MS);
+        loop {
+            match self.calls.load(Ordering::SeqCst) {
+                0 => {
+                    let begun = SystemClock.monotonic();
+                    // A call that begins ends it, also one that has ended again by now.
+                    std::thread::park_timeout(kept_for);
+                    if SystemClock.monotonic().since(begun) >= kept_for {
+                        kept.clear();
+                        std::thread::park();
+                    }
+                }
+                ENDED.. => return,
+                _ => {
+                    std::thread::sleep(Duration::from_millis(PLUGIN_TICK_MS));
+                    let Some(engine) = engine.upgrade() else { return };
+                    engine.increment_epoch();
+                }
+            }
+        }
+    }
+}
+
 /// Far above any number of calls.
 const ENDED: usize = 1 << (usize::BITS - 1);
 
 impl Ticker {
-    fn start(engine: &Engine) -> Result<Self, PluginError> {
+    fn start(engine: &Engine, kept: &KeptMemories) -> Result<Self, PluginError> {
         let shared = Arc::new(Shared::default());
         let watched = Arc::clone(&shared);
-        let engine = engine.weak();
+        let (engine, kept) = (engine.weak(), kept.clone());
         let thread = std::thread::Builder::new()
             .name("plugin-ticker".to_owned())
-            .spawn(move || {
-                loop {
-                    match watched.calls.load(Ordering::SeqCst) {
-                        0 => std::thread::park(),
-                        ENDED.. => return,
-                        _ => {
-                            std::thread::sleep(Duration::from_millis(PLUGIN_TICK_MS));
-                            let Some(engine) = engine.upgrade() else { return };
-                            engine.increment_epoch();
-                        }
-                    }
-                }
-            })
+            .spawn(move || watched.tick(&engine, &kept))
             .map_err(PluginError::Ticker)?;
         Ok(Self { shared, thread: thread.thread().clone() })
     }
@@ -147,12 +191,16 @@ impl Drop for Running<'_> {
 pub(super) struct TickerSlot(Mutex<Weak<Ticker>>);
 
 impl TickerSlot {
-    pub(super) fn get(&self, engine: &Engine) -> Result<Arc<Ticker>, PluginError> {
+    pub(super) fn get(
+        &self,
+        engine: &Engine,
+        kept: &KeptMemories,
+    ) -> Result<Arc<Ticker>, PluginError> {
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ticker) = slot.upgrade() {
             return Ok(ticker);
         }
-        let ticker = Arc::new(Ticker::start(engine)?);
+        let ticker = Arc::new(Ticker::start(engine, kept)?);
         *slot = Arc::downgrade(&ticker);
         Ok(ticker)
     }
@@ -163,9 +211,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_settings_suit_this_machine_and_make_one_compatibility() {
-        let (one, two) = (engine().unwrap(), engine().unwrap());
-        assert_eq!(compatibility(&one), compatibility(&two));
+    fn the_settings_suit_this_machine_and_make_one_compatibility_for_each_kind_of_memory() {
+        let of = |memories| compatibility(&engine(memories, &KeptMemories::default()).unwrap());
+        assert_eq!(of(Memories::Kept), of(Memories::Kept));
+        assert_eq!(of(Memories::Mapped), of(Memories::Mapped));
+        assert_ne!(of(Memories::Kept), of(Memories::Mapped));
     }
 
     #[test]
@@ -176,10 +226,11 @@ mod tests {
 
     #[test]
     fn the_ticker_is_shared_and_ends_with_its_last_holder() {
-        let engine = engine().unwrap();
+        let kept = KeptMemories::default();
+        let engine = engine(Memories::Kept, &kept).unwrap();
         let slot = TickerSlot::default();
-        let one = slot.get(&engine).unwrap();
-        let two = slot.get(&engine).unwrap();
+        let one = slot.get(&engine, &kept).unwrap();
+        let two = slot.get(&engine, &kept).unwrap();
         assert!(Arc::ptr_eq(&one, &two));
         drop(one.run());
         let watched = Arc::downgrade(&one.shared);

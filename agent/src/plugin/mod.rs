@@ -30,10 +30,12 @@ mod host;
 mod http;
 mod inspect;
 mod limiter;
+mod memory;
 #[cfg(feature = "compiler")]
 mod pack;
 #[cfg(feature = "compiler")]
 mod report;
+mod runtime;
 mod sink;
 mod state;
 #[cfg(feature = "compiler")]
@@ -48,7 +50,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wasmtime::Engine;
-use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
+use wasmtime::component::{Component, InstancePre};
 
 use crate::clock::{SharedClock, Timestamp};
 use crate::record::batch::LanePlace;
@@ -71,13 +73,13 @@ pub use sink::{Rejection, SinkCall, SinkFailure, SinkInstance};
 pub use state::{State, StateDelta, StateError, StateView};
 
 use bindings::exports::waystation::plugin::{sink as sink_exports, ticks, transform};
-use bindings::waystation::plugin as imports;
 #[cfg(feature = "compiler")]
 use compiled::CompiledStore;
 use config::{GuestConfig, TransformConfig};
-use engine::TickerSlot;
+use engine::Memories;
 use guest::{Guest, Meter};
 use host::{HostState, LogGate};
+use runtime::Runtime;
 
 /// The version of the engine that runs plugins.
 pub const WASMTIME_VERSION: &str = wasmtime_environ::VERSION;
@@ -143,12 +145,12 @@ pub struct HostOptions {
 
 /// Loads plugins. One for each agent.
 pub struct PluginHost {
-    engine: Engine,
-    transforms: Linker<HostState>,
-    sinks: Linker<HostState>,
+    /// For most plugins.
+    kept: Runtime,
+    /// For those that bring much data.
+    mapped: Runtime,
     #[cfg(feature = "compiler")]
     store: CompiledStore,
-    tickers: TickerSlot,
     clock: SharedClock,
 }
 
@@ -159,24 +161,21 @@ impl fmt::Debug for PluginHost {
 }
 
 impl PluginHost {
-    /// Makes the engine, and takes over the folder of compiled code.
+    /// Makes the engines, and takes over the folder of compiled code.
     ///
     /// # Errors
     /// When the machine does not suit, or the folder cannot be made or belongs to somebody else.
     pub fn new(options: HostOptions) -> Result<Self, PluginError> {
-        let engine = engine::engine()?;
-        let transforms = linker(&engine, Role::Transform).map_err(PluginError::engine)?;
-        let sinks = linker(&engine, Role::Sink).map_err(PluginError::engine)?;
+        let kept = Runtime::new(Memories::Kept)?;
+        let mapped = Runtime::new(Memories::Mapped)?;
         let clock = Arc::clone(&options.clock);
         #[cfg(feature = "compiler")]
-        let store = CompiledStore::open(options, &engine)?;
+        let store = CompiledStore::open(options, [&kept, &mapped].map(Runtime::compatibility))?;
         Ok(Self {
-            engine,
-            transforms,
-            sinks,
+            kept,
+            mapped,
             #[cfg(feature = "compiler")]
             store,
-            tickers: TickerSlot::default(),
             clock,
         })
     }
@@ -210,13 +209,6 @@ impl PluginHost {
         Ok(SinkPlugin { inner: Arc::new(SinkInner { id: id.clone(), guest, sink }) })
     }
 
-    fn linker(&self, role: Role) -> &Linker<HostState> {
-        match role {
-            Role::Transform => &self.transforms,
-            Role::Sink => &self.sinks,
-        }
-    }
-
     /// Loads and links a component, and finds its functions.
     fn load_guest<F>(
         &self,
@@ -237,12 +229,12 @@ impl PluginHost {
         {
             return Err(PluginError::Pin { path: path.clone(), found: digest, pinned });
         }
-        let component = if Engine::detect_precompiled(&bytes).is_some() {
+        let (runtime, component) = if Engine::detect_precompiled(&bytes).is_some() {
             self.compiled_by_hand(config, &bytes)?
         } else {
             self.compiled_by_child(path, &bytes, digest, role)?
         };
-        let linked = self.linker(role).instantiate_pre(&component).and_then(|pre| {
+        let linked = runtime.linker(role).instantiate_pre(&component).and_then(|pre| {
             let functions = find(&pre)?;
             Ok((pre, functions))
         });
@@ -257,7 +249,7 @@ impl PluginHost {
             config: config.config.clone(),
             memory_max: config.memory_max,
             deadline: config.deadline,
-            ticker: self.tickers.get(&self.engine)?,
+            ticker: runtime.ticker()?,
             log: Arc::new(LogGate::new(name, Arc::clone(&self.clock))),
             meter: Meter::default(),
         };
@@ -271,7 +263,7 @@ impl PluginHost {
         _bytes: &[u8],
         _digest: [u8; 32],
         _role: Role,
-    ) -> Result<Component, PluginError> {
+    ) -> Result<(&Runtime, Component), PluginError> {
         Err(PluginError::unfit(path, WITHOUT_COMPILER))
     }
 
@@ -280,21 +272,20 @@ impl PluginHost {
         &self,
         config: &GuestConfig,
         code: &[u8],
-    ) -> Result<Component, PluginError> {
+    ) -> Result<(&Runtime, Component), PluginError> {
         if config.sha256.is_none() {
             return Err(PluginError::unfit(&config.plugin, COMPILED_WITHOUT_PIN));
         }
-        self.copy(code).map_err(|error| {
+        let copied = self.kept.copy(code).map(|component| (&self.kept, component));
+        let copied = copied.or_else(|error| {
+            // What suits neither is told of the one that suits most.
+            let component = self.mapped.copy(code).map_err(|_| error)?;
+            Ok((&self.mapped, component))
+        });
+        copied.map_err(|error: wasmtime::Error| {
             let problem = format!("it was compiled for another version of the agent or another machine: {error:#}; compile it again");
             PluginError::unfit(&config.plugin, problem)
         })
-    }
-
-    /// Takes code that an operator has compiled. It is copied: the file may change at any time.
-    #[expect(unsafe_code, reason = "machine code can only be believed, not checked")]
-    fn copy(&self, code: &[u8]) -> wasmtime::Result<Component> {
-        // SAFETY: the bytes are what `precompile_component` made: they have the SHA-256 that the config pins.
-        unsafe { Component::deserialize(&self.engine, code) }
     }
 }
 
@@ -310,18 +301,6 @@ struct PluginInner {
     transform: transform::GuestIndices,
     /// Where it has a timer.
     ticks: Option<ticks::GuestIndices>,
-}
-
-/// What guests of a role may import.
-fn linker(engine: &Engine, role: Role) -> wasmtime::Result<Linker<HostState>> {
-    let mut linker = Linker::new(engine);
-    imports::types::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
-    imports::log::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
-    imports::state::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
-    if role == Role::Sink {
-        imports::http::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)?;
-    }
-    Ok(linker)
 }
 
 /// The plugin of a sink, loaded and linked. Cheap to clone.

@@ -61,7 +61,8 @@ pub(crate) fn compiled(name: &str) -> (PathBuf, [u8; 32]) {
     let folder = target_folder().join("tmp/compiled-guests");
     fs::create_dir_all(&folder).unwrap();
     let digest = hex(&sha256(&fs::read(&component).unwrap()));
-    let compatibility = engine::compatibility(&engine::engine().unwrap());
+    let memories = Memories::of(&fs::read(&component).unwrap());
+    let compatibility = Runtime::new(memories).unwrap().compatibility();
     let path = folder.join(format!("{name}-{digest}-{compatibility:016x}"));
     if !path.exists() {
         let dir = TempDir::new_in(&folder).unwrap();
@@ -71,6 +72,12 @@ pub(crate) fn compiled(name: &str) -> (PathBuf, [u8; 32]) {
     }
     let digest = sha256(&fs::read(&path).unwrap());
     (path, digest)
+}
+
+/// The machine code of a component of the kind that most are.
+fn precompiled(component: &[u8]) -> Vec<u8> {
+    let runtime = Runtime::new(Memories::Kept).unwrap();
+    runtime.engine.precompile_component(component).unwrap()
 }
 
 /// A host with a folder of its own, which ends with it.

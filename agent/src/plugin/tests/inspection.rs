@@ -79,7 +79,7 @@ fn describe(name: &str) -> Vec<(String, String)> {
     use wasmtime::Store;
     use wasmtime::component::{Component, Linker, Val};
 
-    let engine = engine::engine().unwrap();
+    let engine = Runtime::new(Memories::Kept).unwrap().engine;
     let component = Component::new(&engine, fs::read(component(name)).unwrap()).unwrap();
     let mut linker = Linker::new(&engine);
     linker.define_unknown_imports_as_traps(&component).unwrap();
@@ -199,7 +199,7 @@ fn a_compiled_transform_is_not_linked_with_what_is_for_sinks() {
     let host = TestHost::new();
     let load = |imports: &str| {
         let component = component_of(&format!("{imports} {TRANSFORM}"));
-        let code = engine::engine().unwrap().precompile_component(&component).unwrap();
+        let code = precompiled(&component);
         let file = host.dir.path().join("code");
         fs::write(&file, &code).unwrap();
         let mut settings = settings(file);

@@ -1,14 +1,19 @@
 //! Packing: what becomes a component, and everything that keeps a module from it.
 
 use super::*;
+use crate::limits::PLUGIN_KEPT_DATA_BYTES_MAX;
 
 /// A core module of the world `transform-plugin` with these imports, by hand, that does not say which world it is of. Its `init`
 /// ends with what `check` leaves on the stack: 0 is well, everything else a trap.
 fn module(imports: &str, check: &str) -> Vec<u8> {
+    module_with(&format!(r#"{imports} (memory (export "memory") 1)"#), check)
+}
+
+/// The same with what stands before its functions, a memory among it.
+fn module_with(first: &str, check: &str) -> Vec<u8> {
     wat::parse_str(format!(
         r#"(module
-            {imports}
-            (memory (export "memory") 1)
+            {first}
             (func (export "cabi_realloc") (param i32 i32 i32 i32) (result i32) (i32.const 1024))
             (func (export "waystation:plugin/transform@0.1.0#init")
                 (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)
@@ -33,12 +38,16 @@ fn problems(module: &[u8]) -> Vec<String> {
 /// Has the agent run a component: instantiation, `init` and an empty call.
 fn run_component(component: &[u8]) -> Result<Vec<Outcome>, CallError> {
     let host = TestHost::new();
+    run(&load_component(&host, component), &[])
+}
+
+fn load_component(host: &TestHost, component: &[u8]) -> Plugin {
     let (file, code) = (host.dir.path().join("packed.wasm"), host.dir.path().join("code"));
     fs::write(&file, component).unwrap();
     let digest = compile_file(&file, &code, None).unwrap();
     let mut settings = settings(code);
     settings.guest.sha256 = Some(digest);
-    run(&host.host.load(&settings).unwrap(), &[])
+    host.host.load(&settings).unwrap()
 }
 
 #[test]
@@ -49,6 +58,41 @@ fn a_module_becomes_the_same_component_every_time_and_the_agent_runs_it() {
     let inspection = inspect::inspect_bytes(&component, None).unwrap();
     assert_eq!(inspection.exports, ["waystation:plugin/transform@0.1.0"]);
     assert_eq!(run_component(&component).unwrap(), []);
+}
+
+/// Its `init` traps where the memory is not what its module says, and leaves a mark in each page but the first, where its answers lie.
+fn marking_module(data_bytes: usize) -> Vec<u8> {
+    let imports = format!(
+        r#"(memory (export "memory") 16)
+           (data (i32.const 4096) "{}")
+           (func $is_new (result i32)
+               (local $at i32) (local $dirty i32)
+               (local.set $at (i32.const 4096))
+               (loop $pages
+                   (local.set $dirty (i32.or (local.get $dirty) (i32.load8_u (local.get $at))))
+                   (i32.store8 (local.get $at) (i32.const 1))
+                   (local.set $at (i32.add (local.get $at) (i32.const 4096)))
+                   (br_if $pages (i32.lt_u (local.get $at) (i32.const 1048576))))
+               (i32.or (local.get $dirty) (i32.ne (memory.size) (i32.const 16)))
+               (drop (memory.grow (i32.const 1))))"#,
+        "\\00".repeat(data_bytes)
+    );
+    module_with(&imports, "(call $is_new)")
+}
+
+#[test]
+fn a_new_instance_finds_nothing_of_an_earlier_one_however_its_memory_is_made() {
+    for (data_bytes, memories) in
+        [(1000, Memories::Kept), (PLUGIN_KEPT_DATA_BYTES_MAX + 1, Memories::Mapped)]
+    {
+        let component = packed(&marking_module(data_bytes)).unwrap();
+        assert_eq!(Memories::of(&component), memories);
+        let host = TestHost::new();
+        let plugin = load_component(&host, &component);
+        for _ in 0..5 {
+            assert_eq!(run(&plugin, &[]).unwrap(), []);
+        }
+    }
 }
 
 #[test]
@@ -169,7 +213,7 @@ fn what_is_no_core_module_is_said_so() {
     let component = packed(&module("", "(i32.const 0)")).unwrap();
     let [problem] = &problems(&component)[..] else { panic!() };
     assert_eq!(problem, "it is a component already: use it as it is");
-    let code = engine::engine().unwrap().precompile_component(&component).unwrap();
+    let code = precompiled(&component);
     assert_eq!(problems(&code), ["it is compiled already: there is nothing to pack"]);
     assert_eq!(problems(b""), ["it is empty; build it anew or copy it again"]);
     assert!(problems(b"#!/bin/sh\n")[0].starts_with("it is no WebAssembly"));

@@ -84,7 +84,7 @@ fn milliseconds_to_load_and_to_stop() {
     let settings = settings(component("clean"));
     let digest = sha256(&fs::read(&settings.guest.plugin).unwrap());
     let folder = host.dir.path().join("compiled");
-    let key = format!("{}-{:016x}", hex(&digest), engine::compatibility(&host.host.engine));
+    let key = compiled::key(digest, host.host.kept.compatibility());
     let code =
         compile_file(&settings.guest.plugin, &folder.join(format!("{key}.code")), None).unwrap();
     host.digests.put(&key, code).unwrap();
