@@ -72,6 +72,11 @@ impl Checkpointer {
         Some(now.since(since)).filter(|blocked| *blocked >= FOREIGN_AFTER)
     }
 
+    /// Whether a reader keeps the WAL from being emptied.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked_since.is_some()
+    }
+
     /// Whether there is something to do without a commit.
     pub(super) fn is_due(&self, now: Monotonic) -> bool {
         self.blocked_since.is_some()

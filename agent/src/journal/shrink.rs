@@ -125,14 +125,20 @@ fn swap(
 }
 
 impl Writer {
+    /// Whether that was looked at in this pause, in which nothing changes.
+    pub(super) fn has_looked_idly(&self) -> bool {
+        self.quota.shrinking.looked.is_some_and(|last| last.since(self.last_commit) >= IDLE)
+    }
+
     /// Makes the file smaller when it is worth it and nothing is going on, or something always is.
     pub(super) fn shrink_when_worth_it(&mut self) {
         let now = self.clock.monotonic();
         let waits =
             |last: Option<Monotonic>, pause| last.is_some_and(|last| now.since(last) < pause);
         let is_idle = !waits(Some(self.last_commit), IDLE);
-        let looked = waits(self.quota.shrinking.looked, LOOK_EVERY);
-        if waits(self.quota.shrinking.done, AGAIN_AFTER) || looked && !is_idle {
+        let looked =
+            waits(self.quota.shrinking.looked, LOOK_EVERY) && (!is_idle || self.has_looked_idly());
+        if waits(self.quota.shrinking.done, AGAIN_AFTER) || looked {
             return;
         }
         self.quota.shrinking.looked = Some(now);

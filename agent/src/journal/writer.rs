@@ -46,6 +46,8 @@ use crate::record::id::{Epoch, LaneNumber, Seq, SourceId, StreamNumber};
 
 /// How often the high-water file and the snapshot are renewed, at most.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
+/// The pause between two looks of a writer that has nothing to do: each one wakes the machine.
+const REST: Duration = Duration::from_secs(10);
 /// Waits after a failed group, so that a full disk is not asked a thousand times a second.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -344,6 +346,19 @@ impl Writer {
         self.connection.is_some() && self.state.streams.values().any(|stream| stream.deletes_left)
     }
 
+    /// Whether there is nothing to do that nobody asks for, now and while nothing is committed.
+    fn is_at_rest(&self) -> bool {
+        let Quota { full, ballast, max_age, checkpointer, .. } = &self.quota;
+        self.connection.is_some()
+            && !self.dirty
+            && full.is_none()
+            && ballast.lacking() == 0
+            && max_age.is_none()
+            && !checkpointer.is_blocked()
+            && !self.quota.is_volume_short()
+            && self.has_looked_idly()
+    }
+
     /// `journal.commit_interval`: the wear knob.
     fn wait_for_interval(&self) {
         let since = self.clock.monotonic().since(self.last_commit);
@@ -525,7 +540,8 @@ async fn collect(queue: &mut mpsc::Receiver<Queued>, writer: &Writer) -> Option<
     let bytes_max =
         usize::try_from(writer.quota.budget.transaction).unwrap_or(TRANSACTION_BYTES_MAX);
     let mut urgent = writer.quota.has_work() || writer.has_deletes_left();
-    let mut deadline = tokio::time::Instant::now() + Duration::from_millis(ACK_DELAY_MS_MAX);
+    let pause = if writer.is_at_rest() { REST } else { Duration::from_millis(ACK_DELAY_MS_MAX) };
+    let mut deadline = tokio::time::Instant::now() + pause;
     while operations.len() < TRANSACTION_OPERATIONS_MAX && bytes < bytes_max {
         let next = if urgent {
             match queue.try_recv() {

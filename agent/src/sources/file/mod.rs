@@ -50,8 +50,10 @@ use crate::record::id::SourceId;
 use crate::record::template::Template;
 use crate::tasks::Shutdown;
 
-/// How often open files are looked at when there was nothing to read.
+/// When open files are looked at again after there was something to read.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The most that this grows to while there is nothing: each look wakes the machine.
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 /// Appends that may be gathered while one is being handed over.
 const APPENDS_AHEAD: usize = 2;
 
@@ -136,6 +138,7 @@ impl Source for FileSource {
         self.counters.files_in_trouble.store(0, Ordering::Relaxed);
         let mut follower = self.follower(&appender);
         let mut feed = Feed::new(appender, Arc::clone(&self.counters));
+        let mut pause = LOOK_EVERY;
         loop {
             let (sender, mut appends) = mpsc::channel(APPENDS_AHEAD);
             let (stop, span) = (shutdown.clone(), tracing::Span::current());
@@ -146,6 +149,7 @@ impl Source for FileSource {
             });
             // When the journal takes nothing more, dropping the receiver ends the pass.
             while let Some(append) = appends.recv().await {
+                pause = LOOK_EVERY;
                 feed.push(append).await?;
             }
             let (used, more) = pass
@@ -175,7 +179,8 @@ impl Source for FileSource {
                     Finished::Partly(unread)
                 });
             }
-            shutdown.sleep(LOOK_EVERY).await;
+            shutdown.sleep(pause).await;
+            pause = LOOK_EVERY_MAX.min(pause * 2);
         }
     }
 }

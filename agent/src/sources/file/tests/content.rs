@@ -169,7 +169,7 @@ async fn json_documents_are_records_also_over_several_lines_and_blocks() {
         .follow(|counters| {
             let bench = &bench;
             async move {
-                tokio::time::sleep(2 * LOOK_EVERY).await;
+                tokio::time::sleep(LOOK_EVERY + LOOK_EVERY_MAX).await;
                 bench.add("a.log", "1}\n");
                 records_are(&counters, 1).await;
             }

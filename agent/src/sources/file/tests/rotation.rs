@@ -301,12 +301,12 @@ async fn d_17_an_archive_is_known_while_the_inode_of_its_log_is_that_of_the_next
     let clock = &rotated.clock;
     bench
         .follow_with(Box::new(source), |counters| async move {
-            for look in 0..10 {
+            for look in 0..5 {
                 if look == 1 {
                     // When the first one has stayed as it is for long enough, this one has not.
                     std::fs::rename(bench.path("hidden"), bench.path("a.log.1.gz")).unwrap();
                 }
-                tokio::time::sleep(Duration::from_millis(60)).await;
+                tokio::time::sleep(LOOK_EVERY_MAX + Duration::from_millis(50)).await;
                 clock.advance(Duration::from_millis(1100));
             }
             records_are(&counters, 40).await;
@@ -403,9 +403,9 @@ async fn content_that_is_gone_is_forgotten_after_an_hour() {
     let (bench, clock) = (&rotated.bench, &rotated.clock);
     bench
         .follow_with(Box::new(source), |counters| async move {
-            tokio::time::sleep(2 * LOOK_EVERY).await;
+            tokio::time::sleep(LOOK_EVERY + LOOK_EVERY_MAX).await;
             clock.advance(Duration::from_secs(3601));
-            tokio::time::sleep(2 * LOOK_EVERY).await;
+            tokio::time::sleep(LOOK_EVERY + LOOK_EVERY_MAX).await;
             clock.advance(Duration::from_secs(2));
             bench.add(LOG, "line\n");
             records_are(&counters, 1).await;
