@@ -5,6 +5,9 @@
 //! time of a transform with `serde_json`. Here a dropped block waits in a list for the next value of its size, and a fresh one
 //! is cut from a chunk. What is larger than 1 KiB goes to the standard library's allocator.
 //!
+//! The first chunk is what the linker has left of the memory that the module begins with: an instance that has little to do
+//! needs no more. Later ones are large: each time that memory grows, the host changes the protection of pages.
+//!
 //! Memory of small blocks is never given back to others, so a plugin holds at most the most that it ever had of each size. Its
 //! instance has one thread, and in general ends with its batch.
 
@@ -16,7 +19,7 @@ use std::ptr;
 const STEP: usize = 16;
 const SMALL_MAX: usize = 1024;
 const POOLS: usize = SMALL_MAX / STEP;
-const CHUNK: Layout = match Layout::from_size_align(16 * SMALL_MAX, STEP) {
+const CHUNK: Layout = match Layout::from_size_align(128 * SMALL_MAX, STEP) {
     Ok(layout) => layout,
     Err(_) => panic!("the size fits"),
 };
@@ -33,6 +36,8 @@ struct State {
     /// What is left of the chunk that is being cut, a multiple of [`STEP`].
     rest: *mut u8,
     rest_bytes: usize,
+    /// Whether a chunk was taken.
+    has_begun: bool,
 }
 
 // SAFETY: without atomics there are no threads.
@@ -41,7 +46,12 @@ unsafe impl<A> Sync for Pools<A> {}
 
 impl<A> Pools<A> {
     pub(crate) const fn new(inner: A) -> Self {
-        let state = State { free: [ptr::null_mut(); POOLS], rest: ptr::null_mut(), rest_bytes: 0 };
+        let state = State {
+            free: [ptr::null_mut(); POOLS],
+            rest: ptr::null_mut(),
+            rest_bytes: 0,
+            has_begun: false,
+        };
         Self { inner, state: UnsafeCell::new(state) }
     }
 }
@@ -61,12 +71,23 @@ impl State {
         self.free[pool] = block;
     }
 
+    /// At least [`SMALL_MAX`] bytes, unless there are none.
+    fn chunk(&mut self, inner: &impl GlobalAlloc) -> (*mut u8, usize) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            let (left, bytes) = left_by_the_linker();
+            if bytes >= SMALL_MAX {
+                return (left, bytes);
+            }
+        }
+        // SAFETY: the size of a chunk is not zero.
+        (unsafe { inner.alloc(CHUNK) }, CHUNK.size())
+    }
+
     #[inline(never)]
     fn cut(&mut self, pool: usize, inner: &impl GlobalAlloc) -> *mut u8 {
         let size = (pool + 1) * STEP;
         if self.rest_bytes < size {
-            // SAFETY: the size of a chunk is not zero.
-            let chunk = unsafe { inner.alloc(CHUNK) };
+            let (chunk, bytes) = self.chunk(inner);
             if chunk.is_null() {
                 return chunk;
             }
@@ -74,7 +95,7 @@ impl State {
                 // SAFETY: it is smaller than a block, so there is a pool for it.
                 unsafe { self.put(self.rest, self.rest_bytes / STEP - 1) };
             }
-            (self.rest, self.rest_bytes) = (chunk, CHUNK.size());
+            (self.rest, self.rest_bytes) = (chunk, bytes);
         }
         let block = self.rest;
         // SAFETY: so many bytes are left.
@@ -82,6 +103,25 @@ impl State {
         self.rest_bytes -= size;
         block
     }
+}
+
+/// The end of the first memory, behind the stack and the data, in steps. The standard library's allocator does not know of it:
+/// it has what it adds to the memory.
+#[cfg(target_arch = "wasm32")]
+fn left_by_the_linker() -> (*mut u8, usize) {
+    unsafe extern "C" {
+        static mut __heap_base: u8;
+        static mut __heap_end: u8;
+    }
+    let base = &raw mut __heap_base;
+    let bytes = (&raw mut __heap_end).addr().saturating_sub(base.addr());
+    let first = base.align_offset(STEP);
+    (base.wrapping_add(first), bytes.saturating_sub(first) / STEP * STEP)
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn left_by_the_linker() -> (*mut u8, usize) {
+    (ptr::null_mut(), 0)
 }
 
 // SAFETY: a block of a pool has at least the size and alignment that was asked for, and belongs to one owner until it is put back;
@@ -276,7 +316,8 @@ mod tests {
         let layout = Layout::from_size_align(1024, 16).unwrap();
         // SAFETY: blocks go back once, with the layout that they have.
         unsafe {
-            let blocks: Vec<_> = (0..16).map(|_| pools.alloc(layout)).collect();
+            let blocks = (0..CHUNK.size() / 1024).map(|_| pools.alloc(layout));
+            let blocks: Vec<_> = blocks.collect();
             assert!(blocks.iter().all(|block| !block.is_null()));
             assert!(pools.alloc(layout).is_null() && pools.alloc_zeroed(layout).is_null());
             let first = Held::new(blocks[0], layout, 7);
