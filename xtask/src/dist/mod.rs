@@ -6,6 +6,7 @@
 mod deb;
 mod emulated;
 mod notices;
+mod previous;
 mod tarball;
 mod tree;
 mod trial;
@@ -39,7 +40,7 @@ pub(crate) struct Arguments {
     /// Install, upgrade, remove and purge the package in a fresh Debian tree, too; needs root.
     #[arg(long)]
     test: bool,
-    /// With --test: the package to upgrade from, of an earlier commit say; otherwise the one that is made.
+    /// With --test: the package to upgrade from; otherwise that of the commit before is built.
     #[arg(long, value_name = "DEB", requires = "test")]
     previous: Option<PathBuf>,
 }
@@ -69,12 +70,16 @@ impl Parts {
 
 /// Makes both packages, and tries what can be tried here of them when that is asked for.
 pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
+    let previous = match &arguments.previous {
+        None if arguments.test => Some(previous::build(root)?),
+        given => given.clone(),
+    };
     let package = make(root, arguments)?;
     if arguments.arm64 {
         emulated::run(&package.parts)?;
     }
-    if arguments.test {
-        trial::run(root, &package, arguments.previous.as_deref())?;
+    if let Some(previous) = previous {
+        trial::run(root, &package, &previous)?;
     }
     Ok(())
 }

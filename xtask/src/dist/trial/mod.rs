@@ -22,6 +22,7 @@ const LINES: usize = 2_000;
 const LINES_LATER: usize = 500;
 /// `systemd-analyze security` gives a unit from 0.0 (confined) to 10.0; it is to stay below this.
 const EXPOSURE_MAX: &str = "2.5";
+const DROP_IN_FILE: &str = "/etc/waystation/waystation.d/50-trial.toml";
 /// A second pipeline, whose destination is a mount that is not there.
 const DROP_IN: &str = r#"
 [sources.trial]
@@ -45,15 +46,16 @@ transforms = ["clean"]
 sinks = ["archive"]
 "#;
 
-/// Runs all of it; the first thing that is wrong ends it.
-pub(super) fn run(root: &Path, package: &Package, previous: Option<&Path>) -> Result<()> {
+/// Runs all of it, with `previous` as the package that is upgraded; the first thing that is wrong ends it.
+pub(super) fn run(root: &Path, package: &Package, previous: &Path) -> Result<()> {
     let machine = Machine::new(root)?;
     let before = machine.files()?;
-    step("installing", || installed(&machine, previous.unwrap_or(&package.deb)))?;
+    step("installing", || installed(&machine, &package.deb))?;
     step("looking at the unit", || unit(&machine))?;
     step("starting, reloading, stopping", || started(&machine))?;
     step("holding system calls against the unit", || traced(&machine))?;
     let later = variant(package, 2, None)?;
+    step("installing what is upgraded", || replaced(&machine, previous))?;
     step("upgrading with a backlog", || upgraded(&machine, &later))?;
     step("an upgrade that fails", || upgrade_fails(&machine, package, &later))?;
     step("removing and purging", || removed(&machine, &before))?;
@@ -140,9 +142,8 @@ fn started(machine: &Machine) -> Result<()> {
     let good = super::text(&config)?;
     super::write(&config, good.replace("[pipelines.metrics]", "[pipelines.metrics").as_bytes())?;
     ensure!(!unit.reload(machine)?, "a reload of a broken config succeeds");
-    let edited = good.replace("every = \"30s\"", "every = \"1s\"").replace("\"15m\"", "\"1s\"");
-    ensure!(edited != good, "the default config has other values");
-    super::write(&config, edited.as_bytes())?;
+    super::write(&config, good.as_bytes())?;
+    edit_config(machine)?;
     ensure!(unit.reload(machine)?, "a reload of a config in order fails");
     agent.wait("files of the default config", |_| {
         let files = files_below(&machine.path("/var/lib/waystation/out"));
@@ -151,10 +152,27 @@ fn started(machine: &Machine) -> Result<()> {
     agent.stop()
 }
 
+/// What an operator may change in the default config: it measures and writes more often.
+fn edit_config(machine: &Machine) -> Result<()> {
+    let config = machine.path(tree::CONFIG);
+    let good = super::text(&config)?;
+    let edited = good.replace("every = \"30s\"", "every = \"1s\"").replace("\"15m\"", "\"1s\"");
+    ensure!(edited != good, "the default config has other values");
+    super::write(&config, edited.as_bytes())
+}
+
+/// Another package on the same machine, as if it had been the first one: its agent need not read what a later one has written.
+fn replaced(machine: &Machine, previous: &Path) -> Result<()> {
+    machine.run(&["dpkg", "--purge", "waystation"])?;
+    machine.install(previous)?;
+    edit_config(machine)?;
+    super::write(&machine.path(DROP_IN_FILE), DROP_IN.as_bytes())
+}
+
 /// A pipeline with a plugin, whose destination is not there. What the agent calls meanwhile is what the unit lets it call.
 fn traced(machine: &Machine) -> Result<()> {
     install::strace()?;
-    super::write(&machine.path("/etc/waystation/waystation.d/50-trial.toml"), DROP_IN.as_bytes())?;
+    super::write(&machine.path(DROP_IN_FILE), DROP_IN.as_bytes())?;
     super::write(&machine.path("/srv/in/one.ndjson"), lines(0..LINES).as_bytes())?;
     let trace = machine.path("/packages/trace");
     let mut agent = Service::start_traced(machine, &trace)?;
