@@ -352,7 +352,7 @@ pub const LANES_MAX: u16 = (1 << 13) - 1;
 pub const PLUGIN_BYTES_MAX: u64 = 128 * 1024 * 1024;
 /// Linear memory of a guest, where nothing else is said.
 pub const PLUGIN_MEMORY_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
-/// Linear memories of former instances that are kept for new ones.
+/// Linear memories of former instances that are kept for new ones, and no more than there are CPUs.
 pub const PLUGIN_KEPT_MEMORIES_MAX: usize = 8;
 /// Bytes of pages in all of them.
 pub const PLUGIN_KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;

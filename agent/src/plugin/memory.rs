@@ -33,12 +33,25 @@ const ENTRY_BYTES: usize = size_of::<u64>();
 #[derive(Debug, Clone, Default)]
 pub(super) struct KeptMemories(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     /// The last one in is the first one out: its pages are likeliest to be in the CPU's caches.
     free: Mutex<Vec<Mapping>>,
     /// `None`: it cannot be opened here.
     pagemap: OnceLock<Option<File>>,
+    /// No more are of use than guests run at once.
+    memories_max: usize,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            free: Mutex::default(),
+            pagemap: OnceLock::new(),
+            memories_max: cpus.min(PLUGIN_KEPT_MEMORIES_MAX),
+        }
+    }
 }
 
 impl KeptMemories {
@@ -64,7 +77,7 @@ impl KeptMemories {
         let cleared = pagemap.as_ref().is_some_and(|pagemap| mapping.clear(pagemap).is_ok());
         let mut free = self.free();
         let bytes = free.iter().map(|kept| kept.touched).sum::<usize>() + mapping.touched;
-        if cleared && free.len() < PLUGIN_KEPT_MEMORIES_MAX && bytes <= PLUGIN_KEPT_BYTES_MAX {
+        if cleared && free.len() < self.0.memories_max && bytes <= PLUGIN_KEPT_BYTES_MAX {
             free.push(mapping);
         }
     }
@@ -311,16 +324,16 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_the_limits_say_and_nothing_when_asked() {
-        let kept = KeptMemories::default();
+        let kept = KeptMemories(Arc::new(Shared { memories_max: 4, ..Shared::default() }));
         let mut large = new(&kept, PLUGIN_KEPT_TOUCHED_BYTES_MAX + PAGE);
         bytes(&mut *large).fill(1);
         drop(large);
         drop(new(&kept, PLUGIN_KEPT_MEMORY_BYTES_MAX + PAGE));
         assert!(kept.free().is_empty(), "too much of it was touched, or it is too large");
 
-        let few: Vec<_> = (0..PLUGIN_KEPT_MEMORIES_MAX + 2).map(|_| new(&kept, PAGE)).collect();
+        let few: Vec<_> = (0..6).map(|_| new(&kept, PAGE)).collect();
         drop(few);
-        assert_eq!(kept.free().len(), PLUGIN_KEPT_MEMORIES_MAX);
+        assert_eq!(kept.free().len(), 4);
         kept.clear();
         assert!(kept.free().is_empty());
 
