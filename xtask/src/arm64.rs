@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::suite::{self, Counts};
 use crate::ui::Step;
 use crate::{install, process};
 
@@ -25,9 +26,38 @@ const PACKAGES: [&str; 6] = [
     "libc6-dev-arm64-cross",
     "qemu-user-static",
 ];
+const CARGO: &str = "/usr/bin/cargo";
 const QEMU: &str = "/usr/bin/qemu-aarch64-static";
 /// How the kernel tells a program of arm64: the first 20 bytes of its ELF header, and which bits of them count.
 const BINFMT: &str = r":waystation-arm64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:";
+
+/// Tests that are not run under emulation, and why.
+const NOT_EMULATED: [(&str, &[&str]); 3] = [
+    (
+        "they would take hours, and ask what the processor has no say in",
+        &[
+            "images",
+            "any_sequence_of_operations",
+            "fuzzed",
+            "no_io_fault_makes",
+            "whatever_is_damaged",
+            "whenever_it_is_looked_at",
+        ],
+    ),
+    (
+        "they would see qemu-user: its own program, its answer to a call that it does not know, and to a program that is not there",
+        &[
+            "the_program_runs_on_without_its_pages",
+            "links_that_lead_outside_are_refused_with_and_without_openat2",
+            "a_plugin_is_compiled_once_and_anew",
+            "what_a_compiler_says_or_how_it_ended_is_told",
+        ],
+    ),
+    (
+        "they measure time",
+        &["what_is_written_waits_for_the_limiter_and_a_wait_that_is_given_up_leaves_no_file"],
+    ),
+];
 
 /// Installs what is missing.
 fn prepare() -> Result<()> {
@@ -45,33 +75,60 @@ fn prepare() -> Result<()> {
 }
 
 fn is_there() -> bool {
-    let files = ["/usr/bin/aarch64-linux-gnu-gcc", QEMU, "/usr/bin/cargo"];
+    let files = ["/usr/bin/aarch64-linux-gnu-gcc", QEMU, CARGO];
     let mut library = Command::new("/usr/bin/rustc");
     let library = process::output(library.args(["--print", "target-libdir", "--target", TRIPLE]));
     files.iter().all(|file| Path::new(file).is_file())
         && library.is_ok_and(|folder| Path::new(folder.trim()).is_dir())
 }
 
-/// Builds the agent as it is released, and returns its binary.
-pub(crate) fn build(root: &Path) -> Result<PathBuf> {
-    prepare()?;
-    let step = Step::start("building the agent for arm64");
-    // Objects of another compiler than this machine's own.
-    let target = root.join("target").join(DEBIAN);
-    let mut cargo = process::cargo_at(Path::new("/usr/bin/cargo"), root);
+/// Where it is built: objects of another compiler than this machine's own.
+fn target(root: &Path) -> PathBuf {
+    root.join("target").join(DEBIAN)
+}
+
+/// Makes a command of Debian's cargo build for arm64.
+fn building<'c>(root: &Path, cargo: &'c mut Command) -> &'c mut Command {
     // rustup's variables would lead Debian's cargo to rustup's compiler.
     for variable in ["RUSTUP_TOOLCHAIN", "RUSTUP_HOME", "RUSTC_WRAPPER"] {
         cargo.env_remove(variable);
     }
     cargo
+        .env("CARGO", CARGO)
         .env("RUSTC", "/usr/bin/rustc")
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
-        .args(["build", "--release", "--locked", "--package", "waystation", "--bin", "waystation"])
-        .args(["--target", TRIPLE, "--target-dir"])
-        .arg(&target);
-    process::run(&mut cargo)?;
+        .args(["--locked", "--package", "waystation", "--target", TRIPLE, "--target-dir"])
+        .arg(target(root))
+}
+
+/// Builds the agent as it is released, and returns its binary.
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
+    prepare()?;
+    let step = Step::start("building the agent for arm64");
+    let mut cargo = process::cargo_at(Path::new(CARGO), root);
+    cargo.args(["build", "--release", "--bin", "waystation"]);
+    process::run(building(root, &mut cargo))?;
     step.done();
-    Ok(target.join(TRIPLE).join("release/waystation"))
+    Ok(target(root).join(TRIPLE).join("release/waystation"))
+}
+
+/// Runs the agent's unit tests under emulation.
+pub(crate) fn tests(root: &Path) -> Result<Counts> {
+    prepare()?;
+    ensure!(
+        process::works("cargo", &["nextest", "--version"]),
+        "cargo-nextest is not installed; it runs the tests for arm64"
+    );
+    let step = Step::start("building the tests for arm64, and running them under qemu");
+    let mut cargo = program_that_starts_others(Path::new(CARGO));
+    cargo.current_dir(root).args(["nextest", "run", "--no-fail-fast", "--status-level", "slow"]);
+    let mut left_out = String::from("all()");
+    for test in NOT_EMULATED.iter().flat_map(|(_, tests)| *tests) {
+        left_out.push_str(&format!(" - test({test})"));
+    }
+    let counts = suite::counted(building(root, &mut cargo).args(["--lib", "-E", &left_out]))?;
+    step.done();
+    Ok(counts)
 }
 
 /// A program of arm64 that starts no other one.

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 
 use crate::suite::{self, Build, Counts, Size};
 use crate::ui::{self, Align, Step};
-use crate::{dist, install, languages, licences, process};
+use crate::{arm64, dist, install, languages, licences, process};
 
 /// The manifest of the guests' workspace.
 const GUESTS: &str = "plugins/Cargo.toml";
@@ -36,10 +36,11 @@ const SECTIONS: [Section; 9] = [
 ];
 
 /// What only `--full` runs.
-const FULL_SECTIONS: [Section; 5] = [
+const FULL_SECTIONS: [Section; 6] = [
     Section { name: "release build", run: release },
     Section { name: "package", run: package },
     Section { name: "package for arm64", run: package_for_arm64 },
+    Section { name: "tests for arm64", run: arm64::tests },
     Section { name: "plugins in slow languages", run: slow_languages },
     Section { name: "full sizes", run: full_sizes },
 ];

@@ -107,7 +107,8 @@ pub(crate) fn run_sized(
     counted(&mut command)
 }
 
-fn counted(command: &mut std::process::Command) -> Result<Counts> {
+/// Runs a command that runs tests, and counts them.
+pub(crate) fn counted(command: &mut std::process::Command) -> Result<Counts> {
     let mut counts = Counts::default();
     let good = process::watch(command, |line| {
         if let Some(of_line) = counts_of_line(line) {
