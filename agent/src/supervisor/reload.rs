@@ -131,6 +131,17 @@ pub(super) async fn carry_out(
     result
 }
 
+/// Whether the files, those of plugins among them, hold something else than what runs. What runs in the place of files that cannot be used is none of theirs.
+pub(super) async fn is_outdated(face: &Face) -> bool {
+    if face.fallback().is_some() {
+        return false;
+    }
+    let Ok(loaded) = read(face).await else { return true };
+    let runs = face.assembly();
+    loaded.text != runs.loaded.text
+        || replaced_plugins(&runs, &loaded).await.map_or(true, |replaced| !replaced.is_empty())
+}
+
 async fn reload(face: &Face, only_plan: bool) -> Result<Reloaded, ReloadError> {
     let mut loaded = read(face).await?;
     let old = face.assembly();

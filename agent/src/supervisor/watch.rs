@@ -37,6 +37,11 @@ enum Why {
 pub(super) async fn run(agent: Handle, mut wishes: mpsc::Receiver<Wish>) {
     let mut folders = Folders::new();
     let mut seen = stamps(agent.files().await).await;
+    // They may have changed since the start has read them, which is a while ago where it compiled plugins.
+    if super::reload::is_outdated(&agent.0).await {
+        seen = settled(&agent, seen).await;
+        drop(super::reload::carry_out(&agent.0, false, false).await);
+    }
     let mut last_read = Instant::now();
     loop {
         folders.follow(&agent.files().await).await;

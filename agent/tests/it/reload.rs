@@ -417,6 +417,23 @@ fn a_destination_that_is_down_keeps_nothing_from_changing_and_a_bad_certificate_
     assert!(agent.stop().success());
 }
 
+/// The watch of the files begins when the agent runs, and it has read them before it compiled its plugin.
+#[test]
+fn what_is_saved_while_the_agent_starts_is_taken_up() {
+    let with_plugin = |owner: &str| {
+        let transform = format!("[transforms.t]\nplugin = {:?}\n", plugin("clean"));
+        let text = simple(owner).replace("[pipelines.p]", &format!("{transform}[pipelines.p]"));
+        text.replace("sources = [\"in\"]", "sources = [\"in\"]\ntransforms = [\"t\"]")
+    };
+    let home = Home::new(&with_plugin("v0"));
+    append(&home, ["{}".to_owned()]);
+    let mut agent = home.start(&["run"]);
+    wait_for("the compiler", LONG, || home.log().contains("Compiling a plugin").then_some(()));
+    home.configure(&with_plugin("v1"));
+    wait_adopted(&home, "v1");
+    assert!(agent.stop().success());
+}
+
 #[test]
 fn a_start_with_a_broken_file_runs_what_the_last_run_had_adopted_and_says_so_loudly() {
     let home = Home::new(&simple("good"));
