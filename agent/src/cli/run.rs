@@ -180,7 +180,6 @@ async fn work(
         tracing::warn!(error = %Chain(&error), "Admin socket cannot be bound, status has to do without");
     }
     service.ready();
-    crate::memory::unmap_code();
     let running = run_over_salvages(supervisor, options, args.timeout, shutdown, current, service);
     let end = match running.await {
         Ok(end) => end,

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::handle::{Handle, Wish};
 use crate::limits::{CONFIG_LOOK_MS, CONFIG_POLL_MS, CONFIG_QUIET_MS, CONFIG_QUIET_MS_MAX};
+use crate::memory::unmap_code;
 
 /// What tells one state of a file from another: device, inode, size, and when content and inode changed.
 type Stamp = Option<[i64; 7]>;
@@ -42,6 +43,8 @@ pub(super) async fn run(agent: Handle, mut wishes: mpsc::Receiver<Wish>) {
         seen = settled(&agent, seen).await;
         drop(super::reload::carry_out(&agent.0, false, false).await);
     }
+    // The start is over. Neither what it has run nor what a reload runs is needed for a while.
+    unmap_code();
     let mut last_read = Instant::now();
     loop {
         folders.follow(&agent.files().await).await;
@@ -94,6 +97,7 @@ pub(super) async fn run(agent: Handle, mut wishes: mpsc::Receiver<Wish>) {
             }
         }
         last_read = Instant::now();
+        unmap_code();
         // A config that was taken up may name other files.
         seen.extend(missing(&seen, stamps(agent.files().await).await));
     }
