@@ -51,11 +51,16 @@ const NOT_EMULATED: [(&str, &[&str]); 3] = [
             "links_that_lead_outside_are_refused_with_and_without_openat2",
             "a_plugin_is_compiled_once_and_anew",
             "what_a_compiler_says_or_how_it_ended_is_told",
+            "what_journalctl_ends_with_is_said_and_no_child_stays",
         ],
     ),
     (
         "they measure time",
-        &["what_is_written_waits_for_the_limiter_and_a_wait_that_is_given_up_leaves_no_file"],
+        &[
+            "what_is_written_waits_for_the_limiter_and_a_wait_that_is_given_up_leaves_no_file",
+            "a_connect_timeout_is_unreachable_and_not_doubtful",
+            "a_guest_that_breaks_down_twice_on_a_batch_has_it_cut",
+        ],
     ),
 ];
 

@@ -31,8 +31,6 @@ use crate::units::{ByteSize, human_bytes};
 
 /// How often a full journal looks for room that others have made.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How often one with room does that has committed nothing since.
-const IDLE_LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// What lanes may do ahead of their deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,8 +158,6 @@ pub(super) struct Quota {
     /// The first that waits brings a dead letter that has no room.
     pub(super) letters_block: bool,
     pub(super) last_look: Option<Monotonic>,
-    /// Commits until then.
-    pub(super) last_look_commits: u64,
     pub(super) last_expiry: Option<Monotonic>,
     /// Something is over `max_age`, and goes with the next transaction.
     pub(super) expires: bool,
@@ -201,7 +197,6 @@ impl Quota {
             look_again: false,
             letters_block: false,
             last_look: None,
-            last_look_commits: 0,
             last_expiry: None,
             expires: false,
             wall_ahead_min: None,
@@ -634,15 +629,11 @@ impl Writer {
     /// Looks after a commit, and now and then, whether a full journal has room again; makes the ballast again.
     pub(super) fn look_for_room(&mut self) {
         let now = self.clock.monotonic();
-        let commits = self.wear.commits();
-        let idle = commits == self.quota.last_look_commits
-            && self.quota.full.is_none()
-            && self.quota.ballast.lacking() == 0;
-        let every = if idle { IDLE_LOOK_EVERY } else { LOOK_EVERY };
-        if self.quota.last_look.is_some_and(|last| now.since(last) < every) {
+        let due = self.quota.last_look.is_none_or(|last| now.since(last) >= LOOK_EVERY);
+        if !due {
             return;
         }
-        (self.quota.last_look, self.quota.last_look_commits) = (Some(now), commits);
+        self.quota.last_look = Some(now);
         let Some(connection) = self.connection.take() else { return };
         let before = self.quota.usage;
         if let Err(error) = self.measure(&connection) {

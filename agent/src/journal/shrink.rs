@@ -136,9 +136,8 @@ impl Writer {
         let waits =
             |last: Option<Monotonic>, pause| last.is_some_and(|last| now.since(last) < pause);
         let is_idle = !waits(Some(self.last_commit), IDLE);
-        let looked =
-            waits(self.quota.shrinking.looked, LOOK_EVERY) && (!is_idle || self.has_looked_idly());
-        if waits(self.quota.shrinking.done, AGAIN_AFTER) || looked {
+        let looked = waits(self.quota.shrinking.looked, LOOK_EVERY);
+        if waits(self.quota.shrinking.done, AGAIN_AFTER) || looked && !is_idle {
             return;
         }
         self.quota.shrinking.looked = Some(now);
