@@ -126,7 +126,8 @@ pub(crate) fn tests(root: &Path) -> Result<Counts> {
     );
     let step = Step::start("building the tests for arm64, and running them under qemu");
     let mut cargo = program_that_starts_others(Path::new(CARGO));
-    cargo.current_dir(root).args(["nextest", "run", "--no-fail-fast", "--status-level", "slow"]);
+    process::by_hand(cargo.current_dir(root));
+    cargo.args(["nextest", "run", "--no-fail-fast", "--status-level", "slow"]);
     let mut left_out = String::from("all()");
     for test in NOT_EMULATED.iter().flat_map(|(_, tests)| *tests) {
         left_out.push_str(&format!(" - test({test})"));

@@ -1,12 +1,12 @@
 //! `cargo xtask ci`: everything that must be green before a change is taken.
 //!
 //! A section that fails does not keep the others from running. The last line is `N passed, N failed`: the tests, and one
-//! more failure for each section that failed otherwise.
+//! more failure for each section that failed otherwise. One section can be run by itself.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::suite::{self, Build, Counts, Size};
 use crate::ui::{self, Align, Step};
@@ -96,16 +96,44 @@ struct Ended {
     result: Result<Counts>,
 }
 
-/// Runs all sections, prints a table of them, and returns whether all were good.
-pub(crate) fn run(root: &Path, full: bool) -> Result<bool> {
-    let full_sections = if full { FULL_SECTIONS.as_slice() } else { &[] };
+/// Which sections to run.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Run the long ones too: release builds, packages, arm64, slow languages and the full sizes of the suites.
+    #[arg(long)]
+    full: bool,
+    /// Run this one only, long or not, by its name in the table; can be repeated.
+    #[arg(long, value_name = "NAME")]
+    section: Vec<String>,
+}
+
+/// The sections that are asked for, in their order.
+fn selected(Arguments { full, section: names }: &Arguments) -> Result<Vec<&'static Section>> {
+    let all = || SECTIONS.iter().chain(&FULL_SECTIONS);
+    if names.is_empty() {
+        return Ok(all().take(if *full { usize::MAX } else { SECTIONS.len() }).collect());
+    }
+    let known: Vec<_> = all().map(|section| section.name).collect();
+    let unknown: Vec<_> =
+        names.iter().filter(|name| !known.contains(&name.as_str())).map(String::as_str).collect();
+    ensure!(
+        unknown.is_empty(),
+        "there is no section {}; there are: {}",
+        unknown.join(", "),
+        known.join(" · ")
+    );
+    Ok(all().filter(|section| names.iter().any(|name| name == section.name)).collect())
+}
+
+/// Runs the sections, prints a table of them, and returns whether all were good.
+pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<bool> {
+    let sections = selected(arguments)?;
     if let Err(error) = install::rust_components() {
         // The sections that need them fail by themselves; the others have something to say all the same.
         eprintln!("error: {error:#}");
     }
-    let ended: Vec<Ended> = SECTIONS
-        .iter()
-        .chain(full_sections)
+    let ended: Vec<Ended> = sections
+        .into_iter()
         .map(|section| {
             let step = Step::start(section.name);
             let begin = Instant::now();
@@ -255,6 +283,24 @@ mod tests {
 
     fn ended(name: &'static str, result: Result<Counts>) -> Ended {
         Ended { name, elapsed: Duration::from_millis(1_500), result }
+    }
+
+    fn names(full: bool, section: &[&str]) -> Result<Vec<&'static str>> {
+        let section = section.iter().map(|name| (*name).to_owned()).collect();
+        let selected = selected(&Arguments { full, section })?;
+        Ok(selected.into_iter().map(|section| section.name).collect())
+    }
+
+    #[test]
+    fn a_section_is_run_by_its_name_and_one_that_is_not_there_is_said() {
+        assert_eq!(names(false, &[]).unwrap().len(), SECTIONS.len());
+        assert_eq!(names(true, &[]).unwrap().len(), SECTIONS.len() + FULL_SECTIONS.len());
+        assert_eq!(names(false, &["full sizes", "clippy"]).unwrap(), ["clippy", "full sizes"]);
+        let error = names(false, &["clipy", "tests", "pakage"]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("there is no section clipy, pakage; there are: format · "),
+            "{error}"
+        );
     }
 
     #[test]

@@ -49,11 +49,7 @@ enum Task {
         filter: Vec<String>,
     },
     /// Run everything that must be green before a change is taken.
-    Ci {
-        /// Build the release binary too.
-        #[arg(long)]
-        full: bool,
-    },
+    Ci(ci::Arguments),
     /// Build the plugins and the guests of the tests into target/plugins/.
     Plugins {
         /// The ones to build; all of them when none is named.
@@ -70,7 +66,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Task::Demo(arguments) => demo::run(&root, &arguments).map(|()| true),
         Task::Test { filter } => suite::run_all(&root, &filter),
-        Task::Ci { full } => ci::run(&root, full),
+        Task::Ci(arguments) => ci::run(&root, &arguments),
         Task::Plugins { names } => {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             plugins::run(&root, &names).map(|()| true)

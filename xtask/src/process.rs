@@ -20,7 +20,13 @@ pub(crate) fn cargo(root: &Path) -> Command {
 /// The same with another cargo.
 pub(crate) fn cargo_at(program: &Path, root: &Path) -> Command {
     let mut command = Command::new(program);
-    command.current_dir(root).env_remove("CARGO");
+    by_hand(command.current_dir(root));
+    command
+}
+
+/// Takes from a command that leads to a cargo what would tell it that it was not called by hand.
+pub(crate) fn by_hand(command: &mut Command) -> &mut Command {
+    command.env_remove("CARGO");
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if VARIABLES_OF_CARGO_RUN.iter().any(|prefix| text.starts_with(prefix)) {
