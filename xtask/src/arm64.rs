@@ -45,13 +45,14 @@ const NOT_EMULATED: [(&str, &[&str]); 3] = [
         ],
     ),
     (
-        "they would see qemu-user: its own program, its answer to a call that it does not know, and to a program that is not there",
+        "they would see qemu-user: its own program, its answer to a call that it does not know and to a program that is not there, and its own buffer for what is passed along, of twice the size",
         &[
             "the_program_runs_on_without_its_pages",
             "links_that_lead_outside_are_refused_with_and_without_openat2",
             "a_plugin_is_compiled_once_and_anew",
             "what_a_compiler_says_or_how_it_ended_is_told",
             "what_journalctl_ends_with_is_said_and_no_child_stays",
+            "open_files_that_are_passed_along_are_not_taken",
         ],
     ),
     (
@@ -60,6 +61,7 @@ const NOT_EMULATED: [(&str, &[&str]); 3] = [
             "what_is_written_waits_for_the_limiter_and_a_wait_that_is_given_up_leaves_no_file",
             "a_connect_timeout_is_unreachable_and_not_doubtful",
             "a_guest_that_breaks_down_twice_on_a_batch_has_it_cut",
+            "a_file_that_is_made_anew_with_the_bytes_of_a_removed_one_is_read_again",
         ],
     ),
 ];

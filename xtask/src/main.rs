@@ -23,6 +23,7 @@ mod install;
 mod languages;
 mod licences;
 mod nats;
+mod notify;
 mod plugins;
 mod process;
 mod sensors;

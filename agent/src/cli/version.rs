@@ -4,7 +4,17 @@ use serde_json::json;
 
 use crate::{journal, plugin};
 
-/// Print the version, and those of what it is made of
+/// What an agent can be built without, and whether this one has it.
+const FEATURES: [(&str, bool); 6] = [
+    ("compiler", cfg!(feature = "compiler")),
+    ("http2", cfg!(feature = "http2")),
+    ("journald", cfg!(feature = "journald")),
+    ("metrics", cfg!(feature = "metrics")),
+    ("mqtt", cfg!(feature = "mqtt")),
+    ("sockets", cfg!(feature = "sockets")),
+];
+
+/// Print the version, those of what it is made of, and what it is built with
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Print one JSON object
@@ -25,6 +35,8 @@ fn text(json: bool) -> String {
     let (sqlite, wasmtime, wit) =
         (journal::sqlite_version(), plugin::WASMTIME_VERSION, plugin::WIT_VERSION);
     let target = target();
+    let features: Vec<&str> =
+        FEATURES.iter().filter(|(_, is_there)| *is_there).map(|(name, _)| *name).collect();
     if json {
         let all = json!({
             "waystation": version,
@@ -32,15 +44,21 @@ fn text(json: bool) -> String {
             "wasmtime": wasmtime,
             "wit": wit,
             "target": target,
+            "features": features,
         });
         return format!("{all}\n");
+    }
+    let mut features = features.join(", ");
+    if features.is_empty() {
+        features.push_str("nothing that can be left out");
     }
     format!(
         "waystation {version}\n\
          sqlite     {sqlite}\n\
          wasmtime   {wasmtime}\n\
          plugins    waystation:plugin@{wit}\n\
-         target     {target}\n"
+         target     {target}\n\
+         built with {features}\n"
     )
 }
 
@@ -62,6 +80,13 @@ mod tests {
             let version = object[part].as_str().unwrap();
             assert!(!version.is_empty() && text.contains(version), "{part}");
         }
+        assert!(
+            text.contains("built with compiler, http2, journald, metrics, mqtt, sockets\n"),
+            "{text}"
+        );
+        let manifest = include_str!("../../Cargo.toml").parse::<toml::Table>().unwrap();
+        let all = serde_json::to_value(&manifest["features"]["default"]).unwrap();
+        assert_eq!(object["features"], all, "FEATURES lists what can be left out");
         assert!(object["wasmtime"].as_str().unwrap().starts_with("48."));
         assert!(object["sqlite"].as_str().unwrap().starts_with("3."));
     }

@@ -22,6 +22,11 @@ use crate::settings::{Complaint, mask};
 
 /// Destinations that a proxy has no way to.
 const LOOPBACK: &str = "localhost,127.0.0.0/8,::1";
+/// What is offered to a server in TLS, the best first.
+#[cfg(feature = "http2")]
+const PROTOCOLS: &[&[u8]] = &[b"h2", b"http/1.1"];
+#[cfg(not(feature = "http2"))]
+const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
 
 /// Headers that the client sets by itself.
 pub const OWN_HEADERS: &[&str] = &[
@@ -100,7 +105,7 @@ pub fn client(
     connect_timeout: Duration,
     reach: Option<Reach>,
 ) -> Result<Client, ClientError> {
-    let tls = tls.config(&[b"h2", b"http/1.1"]).map_err(ClientError::Tls)?;
+    let tls = tls.config(PROTOCOLS).map_err(ClientError::Tls)?;
     let ping = Duration::from_millis(HTTP_PING_MS);
     let mut builder = Client::builder()
         .tls_backend_preconfigured(tls)
@@ -112,10 +117,12 @@ pub fn client(
         .connect_timeout(connect_timeout)
         .pool_max_idle_per_host(HTTP_CONNECTIONS_IDLE_MAX)
         .pool_idle_timeout(Duration::from_millis(HTTP_IDLE_MS_MAX))
-        .tcp_keepalive(ping)
+        .tcp_keepalive(ping);
+    #[cfg(feature = "http2")]
+    {
         // Streams of a dead link would share its connection for ever.
-        .http2_keep_alive_interval(ping)
-        .http2_keep_alive_timeout(ping / 2);
+        builder = builder.http2_keep_alive_interval(ping).http2_keep_alive_timeout(ping / 2);
+    }
     if let Some(reach) = reach {
         builder = builder.dns_resolver(std::sync::Arc::new(reach));
     }

@@ -47,7 +47,6 @@ pub struct Field<'t, 'r, T> {
     parse: Parse<'r, T>,
     bounds: Option<(String, String)>,
     checks: Vec<Check<'t, T>>,
-    pub(super) later: &'t [&'static str],
 }
 
 impl<'t, 'r, T> Field<'t, 'r, T> {
@@ -57,7 +56,7 @@ impl<'t, 'r, T> Field<'t, 'r, T> {
         doc: &'static str,
         parse: Parse<'r, T>,
     ) -> Self {
-        Self { table, key, doc, parse, bounds: None, checks: Vec::new(), later: &[] }
+        Self { table, key, doc, parse, bounds: None, checks: Vec::new() }
     }
 
     /// Refuses values outside.
@@ -79,12 +78,6 @@ impl<'t, 'r, T> Field<'t, 'r, T> {
     /// Refuses what `check` complains about.
     pub fn check(mut self, check: impl Fn(&T) -> Result<(), Complaint> + 't) -> Self {
         self.checks.push(Box::new(check));
-        self
-    }
-
-    /// Words of the design that this version does not take: still errors, explained as such.
-    pub fn not_yet(mut self, words: &'t [&'static str]) -> Self {
-        self.later = words;
         self
     }
 
@@ -131,15 +124,6 @@ impl<'t, 'r, T> Field<'t, 'r, T> {
     fn read(&self) -> Option<T> {
         let (_, value) = self.table.value(self.key)?;
         let input = Input { reading: self.table.reading(), path: self.table.path(self.key), value };
-        if let DeValue::String(word) = value.get_ref()
-            && self.later.contains(&word.as_ref())
-        {
-            input.complain(
-                Complaint::new(format!("{} \"{word}\" is not in this version", self.key))
-                    .hint(format!("use {}", self.parse.expected)),
-            );
-            return None;
-        }
         let parsed = (self.parse.parse)(&input)?;
         let complaints: Vec<_> =
             self.checks.iter().filter_map(|check| check(&parsed).err()).collect();

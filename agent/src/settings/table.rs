@@ -30,8 +30,6 @@ pub struct Table<'r> {
     /// Keys of other kinds, with the kind.
     foreign: RefCell<Vec<(&'static str, &'static str)>>,
     kind_known: Cell<bool>,
-    /// Says nothing about unknown keys.
-    silent: Cell<bool>,
     /// The kind whose keys are being described.
     described: Cell<Option<&'static str>>,
 }
@@ -53,10 +51,23 @@ impl Facts {
 
 /// One value of a `type` key and what reads the rest of its table.
 pub struct Kind<K> {
-    /// The value of `type`.
-    pub name: &'static str,
-    /// Reads what stands beside `type`.
-    pub read: fn(&Table<'_>) -> Option<K>,
+    name: &'static str,
+    is_built_in: bool,
+    read: fn(&Table<'_>) -> Option<K>,
+}
+
+impl<K> Kind<K> {
+    /// The kind of this `type`, and what reads the keys beside it.
+    #[must_use]
+    pub const fn of(name: &'static str, read: fn(&Table<'_>) -> Option<K>) -> Self {
+        Self { name, is_built_in: true, read }
+    }
+
+    /// The same for a kind that an agent can be built without: its keys are known all the same, and its `type` is refused.
+    #[must_use]
+    pub const fn if_built_in(self, is_built_in: bool) -> Self {
+        Self { is_built_in, ..self }
+    }
 }
 
 impl<K> fmt::Debug for Kind<K> {
@@ -81,7 +92,6 @@ impl<'r> Table<'r> {
             later: RefCell::default(),
             foreign: RefCell::default(),
             kind_known: Cell::new(false),
-            silent: Cell::new(false),
             described: Cell::new(None),
         }
     }
@@ -171,12 +181,7 @@ impl<'r> Table<'r> {
 
     /// Reads `type` and, by it, the rest.
     #[must_use]
-    pub fn kind<K>(
-        &self,
-        kinds: &[Kind<K>],
-        later: &[&'static str],
-        doc: &'static str,
-    ) -> Option<K> {
+    pub fn kind<K>(&self, kinds: &[Kind<K>], doc: &'static str) -> Option<K> {
         let names: Vec<(&str, &'static str)> = kinds.iter().map(|k| (k.name, k.name)).collect();
         if self.reading.is_describing() {
             let words = names.iter().map(|(name, _)| (*name).to_owned()).collect();
@@ -190,12 +195,15 @@ impl<'r> Table<'r> {
             self.described.set(None);
             return None;
         }
-        if let Some(DeValue::String(name)) = self.value("type").map(|(_, value)| value.get_ref())
-            && later.contains(&name.as_ref())
-        {
-            self.silent.set(true);
-        }
-        let name = self.choice("type", doc, &names).not_yet(later).required();
+        let left_out = |name: &&'static str| {
+            if kinds.iter().any(|kind| kind.name == *name && !kind.is_built_in) {
+                let message = format!("this agent is built without type \"{name}\"");
+                let hint = "`waystation version` says what it is built with; the packages have all";
+                return Err(Complaint::new(message).hint(hint));
+            }
+            Ok(())
+        };
+        let name = self.choice("type", doc, &names).check(left_out).required();
         let chosen = name.and_then(|name| kinds.iter().find(|kind| kind.name == name));
         self.kind_known.set(chosen.is_some());
         for kind in kinds {
@@ -318,7 +326,7 @@ impl<'r> Table<'r> {
 
 impl Drop for Table<'_> {
     fn drop(&mut self) {
-        if self.silent.get() || self.reading.is_describing() {
+        if self.reading.is_describing() {
             return;
         }
         for (name, value) in in_order(self.table) {
@@ -360,4 +368,35 @@ pub fn nearest<'n>(key: &str, names: impl IntoIterator<Item = &'n str>) -> Optio
 pub(super) fn article(noun: &str) -> String {
     let vowel = noun.starts_with(['a', 'e', 'i', 'o', 'u']);
     format!("{} {noun}", if vowel { "an" } else { "a" })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Document, Problems};
+    use super::*;
+
+    #[test]
+    fn a_kind_that_is_not_built_in_is_known_and_refused_at_its_place() {
+        let kinds = [
+            Kind::of("there", |table| table.text("x", "").optional()),
+            Kind::of("left_out", |table| table.text("y", "").optional()).if_built_in(false),
+        ];
+        let told = |text: &str| {
+            let document = Document::new(text.as_bytes());
+            let table = document.table();
+            let problems = Problems::new("t.toml", document.text.as_str());
+            let reading = Reading::new(&table, Path::new("/"), &|_| None, problems);
+            let value = reading.root().kind(&kinds, "What it is.");
+            (value, reading.finish().0.to_string())
+        };
+        let (value, problems) = told("x = \"1\"\ntype = \"there\"");
+        assert_eq!((value.as_deref(), problems.as_str()), (Some("1"), ""));
+        let (value, problems) = told("y = \"1\"\ntype = \"left_out\"");
+        assert_eq!(value, None);
+        assert!(problems.contains("this agent is built without type \"left_out\""), "{problems}");
+        assert!(problems.contains("t.toml:2"), "{problems}");
+        assert!(!problems.contains("unknown key"), "{problems}");
+    }
 }

@@ -138,11 +138,11 @@ pub struct SinkConfig {
 
 /// The kinds of sink, by the word for `type`.
 const KINDS: &[Kind<(SinkKind, BatchConfig)>] = &[
-    Kind { name: "file", read: FileSinkConfig::read },
-    Kind { name: "http", read: HttpSinkConfig::read },
-    Kind { name: "nats", read: NatsSinkConfig::read },
-    Kind { name: "plugin", read: PluginSinkConfig::read },
-    Kind { name: "stdout", read: StdoutSinkConfig::read },
+    Kind::of("file", FileSinkConfig::read),
+    Kind::of("http", HttpSinkConfig::read),
+    Kind::of("nats", NatsSinkConfig::read),
+    Kind::of("plugin", PluginSinkConfig::read),
+    Kind::of("stdout", StdoutSinkConfig::read),
 ];
 
 /// What `retry.budget` is when the config does not say.
@@ -152,7 +152,7 @@ impl SinkConfig {
     /// Reads `[sinks.ID]`. `None` when something is missing, which was reported.
     #[must_use]
     pub fn read(id: Option<SinkId>, table: &Table<'_>) -> Option<Self> {
-        let kind = table.kind(KINDS, &[], "What the sink is.");
+        let kind = table.kind(KINDS, "What the sink is.");
         let retry = RetryConfig::read(&table.table("retry"));
         let limit = LimitConfig::read(table);
         let on_conflict = table

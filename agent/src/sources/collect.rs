@@ -80,6 +80,7 @@ impl Collector {
             && self.positions_bytes < POSITIONS_BYTES_MAX / 2
     }
 
+    #[cfg(any(feature = "journald", feature = "sockets"))]
     /// Bytes of the records and dead letters that were gathered.
     pub(super) fn gathered_bytes(&self) -> usize {
         self.frames.len() + self.letters_bytes

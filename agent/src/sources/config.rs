@@ -150,25 +150,25 @@ pub struct SourceConfig {
 
 /// The kinds of source, by the word for `type`.
 const KINDS: &[Kind<SourceKind>] = &[
-    Kind { name: "file", read: FileSourceConfig::read },
-    Kind { name: "generate", read: GenerateSourceConfig::read },
-    Kind { name: "http", read: HttpSourceConfig::read },
-    Kind { name: "journald", read: JournaldSourceConfig::read },
-    Kind { name: "metrics", read: MetricsSourceConfig::read },
-    Kind { name: "mqtt", read: MqttSourceConfig::read },
-    Kind { name: "nats", read: NatsSourceConfig::read },
-    Kind { name: "stdin", read: StdinSourceConfig::read },
-    Kind { name: "syslog", read: SocketSourceConfig::read_syslog },
-    Kind { name: "tcp", read: SocketSourceConfig::read_tcp },
-    Kind { name: "udp", read: SocketSourceConfig::read_udp },
-    Kind { name: "unix", read: SocketSourceConfig::read_unix },
+    Kind::of("file", FileSourceConfig::read),
+    Kind::of("generate", GenerateSourceConfig::read),
+    Kind::of("http", HttpSourceConfig::read),
+    Kind::of("journald", JournaldSourceConfig::read).if_built_in(cfg!(feature = "journald")),
+    Kind::of("metrics", MetricsSourceConfig::read).if_built_in(cfg!(feature = "metrics")),
+    Kind::of("mqtt", MqttSourceConfig::read).if_built_in(cfg!(feature = "mqtt")),
+    Kind::of("nats", NatsSourceConfig::read),
+    Kind::of("stdin", StdinSourceConfig::read),
+    Kind::of("syslog", SocketSourceConfig::read_syslog).if_built_in(cfg!(feature = "sockets")),
+    Kind::of("tcp", SocketSourceConfig::read_tcp).if_built_in(cfg!(feature = "sockets")),
+    Kind::of("udp", SocketSourceConfig::read_udp).if_built_in(cfg!(feature = "sockets")),
+    Kind::of("unix", SocketSourceConfig::read_unix).if_built_in(cfg!(feature = "sockets")),
 ];
 
 impl SourceConfig {
     /// Reads `[sources.ID]`. `None` when something is missing, which was reported.
     #[must_use]
     pub fn read(id: Option<SourceId>, table: &Table<'_>) -> Option<Self> {
-        let kind = table.kind(KINDS, &[], "What the source is.");
+        let kind = table.kind(KINDS, "What the source is.");
         let time = TimeConfig::read(table);
         Some(Self { id: id?, kind: kind?, time })
     }

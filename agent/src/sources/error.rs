@@ -1,6 +1,8 @@
 //! Why a source ends without having been asked to.
 
+#[cfg(feature = "journald")]
 use super::journald::JournaldError;
+#[cfg(feature = "mqtt")]
 use super::mqtt::MqttError;
 use super::nats::NatsSourceError;
 use crate::journal::AppendError;
@@ -89,6 +91,7 @@ pub enum SourceError {
         #[source]
         error: std::io::Error,
     },
+    #[cfg(feature = "journald")]
     /// journalctl cannot be started, has ended, or makes no sense.
     #[error("source {source_id} reads nothing from journald")]
     Journald {
@@ -98,6 +101,7 @@ pub enum SourceError {
         #[source]
         error: JournaldError,
     },
+    #[cfg(feature = "mqtt")]
     /// The broker cannot be reached, refuses something, or the connection has ended.
     #[error("source {source_id} is not connected")]
     Mqtt {
@@ -116,6 +120,14 @@ pub enum SourceError {
         #[source]
         error: NatsSourceError,
     },
+    /// The agent is built without it; a config that names it is refused before.
+    #[error("source {source_id} is of type \"{kind}\", which this agent is built without")]
+    LeftOut {
+        /// The source.
+        source_id: SourceId,
+        /// The word for `type`.
+        kind: &'static str,
+    },
     /// The thread that reads has panicked.
     #[error("the reading thread of source {source_id} died")]
     Died {
@@ -131,6 +143,10 @@ impl SourceError {
     /// Whether records that came in before it say nothing about the next try.
     #[must_use]
     pub fn is_contest(&self) -> bool {
-        matches!(self, Self::Mqtt { error, .. } if error.is_contest())
+        match self {
+            #[cfg(feature = "mqtt")]
+            Self::Mqtt { error, .. } => error.is_contest(),
+            _ => false,
+        }
     }
 }

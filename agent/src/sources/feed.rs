@@ -78,6 +78,7 @@ impl Feed {
         Ok(())
     }
 
+    #[cfg(any(feature = "journald", feature = "sockets"))]
     /// Waits until the oldest append is durable; for ever when nothing is on its way.
     ///
     /// # Cancel safety

@@ -78,6 +78,7 @@ impl<A> Intake<A> {
         self.collector.position(key, value);
     }
 
+    #[cfg(feature = "mqtt")]
     /// Answers once everything before is durable.
     pub(super) fn answer(&mut self, answer: A) {
         self.answers.push(answer);

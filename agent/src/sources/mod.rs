@@ -17,13 +17,39 @@ mod generate;
 mod headers;
 pub mod http;
 mod intake;
+#[cfg(feature = "journald")]
 pub mod journald;
+#[cfg(feature = "metrics")]
 pub mod metrics;
+#[cfg(feature = "mqtt")]
 pub mod mqtt;
 pub mod nats;
+#[cfg(feature = "sockets")]
 pub mod socket;
 mod stdin;
 mod times;
+
+/// Of what the agent is built without, the settings: a config is checked by the same rules, and says what is not there.
+#[cfg(not(feature = "journald"))]
+pub mod journald {
+    pub mod config;
+}
+/// The settings of `metrics`.
+#[cfg(not(feature = "metrics"))]
+pub mod metrics {
+    pub mod config;
+}
+/// The settings of `mqtt`.
+#[cfg(not(feature = "mqtt"))]
+pub mod mqtt {
+    pub mod config;
+    mod filter;
+}
+/// The settings of `syslog`, `tcp`, `udp` and `unix`.
+#[cfg(not(feature = "sockets"))]
+pub mod socket {
+    pub mod config;
+}
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -156,15 +182,26 @@ pub fn build(
         SourceKind::File(file) => Box::new(file::FileSource::new(id, file, options)?),
         SourceKind::Generate(made) => Box::new(generate::GenerateSource::new(id, made, options)?),
         SourceKind::Http(http) => Box::new(http::HttpSource::new(id, http, options)?),
+        #[cfg(feature = "journald")]
         SourceKind::Journald(read) => Box::new(journald::JournaldSource::new(id, read, options)?),
+        #[cfg(feature = "metrics")]
         SourceKind::Metrics(made) => Box::new(metrics::MetricsSource::new(id, made, options)?),
+        #[cfg(feature = "mqtt")]
         SourceKind::Mqtt(mqtt) => Box::new(mqtt::MqttSource::new(id, mqtt, options)?),
         SourceKind::Nats(nats) => Box::new(nats::NatsSource::new(id, nats, options)?),
+        #[cfg(feature = "sockets")]
         SourceKind::Syslog(socket)
         | SourceKind::Tcp(socket)
         | SourceKind::Udp(socket)
         | SourceKind::Unix(socket) => Box::new(socket::SocketSource::new(id, socket, options)?),
         SourceKind::Stdin(stdin) => Box::new(stdin::StdinSource::new(id, stdin, options)?),
+        #[cfg(not(all(
+            feature = "journald",
+            feature = "metrics",
+            feature = "mqtt",
+            feature = "sockets"
+        )))]
+        other => return Err(SourceError::LeftOut { source_id: id, kind: other.word() }),
     })
 }
 

@@ -4,16 +4,16 @@
 //! second start: the first one made the journal and compiled the plugin. Ready is what the agent tells a service manager.
 
 use std::fs;
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::agent::{Agent, median, resident_bytes};
 use super::bars::{self, bar};
+use crate::notify::Notify;
 use crate::ui::{self, Step};
 use crate::{dist, plugins, process};
 
@@ -23,8 +23,6 @@ const STARTS: usize = 5;
 const WATCHED: Duration = Duration::from_secs(20);
 /// How long it has for coming to rest before that.
 const REST: Duration = Duration::from_secs(3);
-/// How long an agent may take to be ready.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What one agent took.
 struct Idle {
@@ -36,7 +34,7 @@ struct Idle {
 pub(super) fn measure(root: &Path, agent: Option<&Path>) -> Result<Value> {
     let step = Step::start("building the release binaries, the plugins and the package");
     // Of a given agent there is no other build to compare with.
-    let minimal = if agent.is_none() { Some(minimal(root)?) } else { None };
+    let minimal = if agent.is_none() { Some(dist::minimal::build(root)?) } else { None };
     let package = dist::sizes(root, agent)?;
     plugins::build(root, Some(&["clean"]))?;
     step.done();
@@ -95,23 +93,6 @@ impl Idle {
         let Self { ready_ms, resident_mib, cpu_percent } = self;
         json!({"resident_mib": resident_mib, "cpu_percent": cpu_percent, "ready_ms": ready_ms})
     }
-}
-
-/// Builds the agent without the compiler of plugins, for size, and returns its binary.
-fn minimal(root: &Path) -> Result<PathBuf> {
-    let mut build = process::cargo(root);
-    build.args([
-        "build",
-        "--profile",
-        "minimal",
-        "--locked",
-        "--package",
-        "waystation",
-        "--bin",
-        "waystation",
-    ]);
-    process::run(build.arg("--no-default-features"))?;
-    Ok(root.join("target/minimal/waystation"))
 }
 
 struct Bench {
@@ -177,27 +158,12 @@ impl Bench {
 
     /// An agent, and how long it took to say that it is ready.
     fn ready(&self, binary: &Path, config: &str) -> Result<(Duration, Agent)> {
-        let path = self.folder.join("notify");
-        if path.exists() {
-            fs::remove_file(&path)?;
-        }
-        let notify = UnixDatagram::bind(&path)?;
-        notify.set_read_timeout(Some(PATIENCE))?;
-        let begun = Instant::now();
-        let environment = [("NOTIFY_SOCKET", path.as_path())];
+        let notify = Notify::bind(&self.folder)?;
+        let environment = [notify.variable()];
         let mut agent =
             Agent::start_with(binary, &self.folder, config, Stdio::null(), &environment)?;
-        let mut message = [0; 4096];
-        while begun.elapsed() < PATIENCE {
-            let length = notify.recv(&mut message);
-            agent.runs()?;
-            let said = message.get(..length.context("the agent is not ready")?);
-            let said = String::from_utf8_lossy(said.unwrap_or_default());
-            if said.lines().any(|line| line == "READY=1") {
-                return Ok((begun.elapsed(), agent));
-            }
-        }
-        bail!("the agent is not ready: {}", agent.config.display())
+        let took = notify.ready(|| agent.runs())?;
+        Ok((took, agent))
     }
 }
 

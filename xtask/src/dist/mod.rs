@@ -5,11 +5,13 @@
 
 mod deb;
 mod emulated;
+pub(crate) mod minimal;
 mod notices;
 mod previous;
 mod tarball;
 mod tree;
 mod trial;
+mod way;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,8 +34,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
     /// For arm64: built with Debian's cross compiler, and asked for what it knows of itself under qemu.
-    #[arg(long, conflicts_with_all = ["binary", "test"])]
+    #[arg(long, conflicts_with = "test")]
     arm64: bool,
+    /// The agent for small machines instead, without a package: it runs compiled plugins, and has the sources file, generate,
+    /// http, nats and stdin.
+    #[arg(long, conflicts_with_all = ["arm64", "binary", "plugins", "test"])]
+    minimal: bool,
     /// Package the plugins in this folder instead of building them.
     #[arg(long, value_name = "FOLDER")]
     plugins: Option<PathBuf>,
@@ -70,6 +76,9 @@ impl Parts {
 
 /// Makes both packages, and tries what can be tried here of them when that is asked for.
 pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
+    if arguments.minimal {
+        return minimal::run(root);
+    }
     let previous = match &arguments.previous {
         None if arguments.test => Some(previous::build(root)?),
         given => given.clone(),
@@ -92,6 +101,11 @@ pub(crate) fn run_with_trial(root: &Path) -> Result<()> {
 /// Makes both packages for arm64.
 pub(crate) fn run_for_arm64(root: &Path) -> Result<()> {
     run(root, &Arguments { arm64: true, ..Arguments::default() })
+}
+
+/// Makes the agent for small machines.
+pub(crate) fn run_for_small_machines(root: &Path) -> Result<()> {
+    minimal::run(root)
 }
 
 /// A package, and the tree that it was made of.

@@ -6,6 +6,9 @@ use crate::limits::{JOURNALD_UNIT_BYTES_MAX, JOURNALD_UNITS_MAX};
 use crate::settings::{Complaint, Table};
 use crate::sources::config::{LineLimits, SourceKind, StartAt, read_start_at, read_subject};
 
+/// The fields of the template `subject`, in the order in which an entry renders them.
+pub(super) const SUBJECT_FIELDS: &[&str] = &["source", "unit"];
+
 /// Settings of a source that reads what journald keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournaldSourceConfig {
@@ -41,7 +44,7 @@ impl JournaldSourceConfig {
         let directory = table.file_path("directory", doc).optional();
         let doc = "Where the source begins when it runs for the first time.";
         let start_at = read_start_at(table, doc);
-        let subject = read_subject(table, super::entry::SUBJECT_FIELDS, "{source}");
+        let subject = read_subject(table, SUBJECT_FIELDS, "{source}");
         let limits = LineLimits::read(table);
         Some(SourceKind::Journald(Box::new(Self { units, directory, start_at, subject, limits })))
     }

@@ -20,9 +20,6 @@ use crate::record::HeadersBuffer;
 use crate::record::subject::push_token;
 use crate::record::template::Template;
 
-/// The fields of the template `subject`, in the order of [`render`].
-pub(super) const SUBJECT_FIELDS: &[&str] = &["source", "unit"];
-
 const PRIORITIES: [&str; 8] =
     ["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"];
 

@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 
 pub use self::error::JournaldError;
 
-use self::config::JournaldSourceConfig;
+use self::config::{JournaldSourceConfig, SUBJECT_FIELDS};
 use self::reader::{Outlet, Reader};
 use super::feed::Feed;
 use super::{Finished, Source, SourceCounters, SourceError, SourceOptions};
@@ -61,7 +61,7 @@ impl JournaldSource {
         if options.once {
             return Err(SourceError::Endless { source_id: id, hint: "" });
         }
-        let subject = Template::parse(&config.subject, entry::SUBJECT_FIELDS)
+        let subject = Template::parse(&config.subject, SUBJECT_FIELDS)
             .map_err(|error| SourceError::Subject { source_id: id.clone(), error })?;
         let (config, options) = (config.clone(), options.clone());
         Ok(Self { id, config, subject, options, program: PathBuf::from("journalctl") })

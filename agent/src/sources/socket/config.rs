@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::frame::Framing;
 use crate::limits::{PEERS_MAX, SOCKET_PATH_BYTES_MAX};
 use crate::net::config::ServerTlsConfig;
 use crate::net::listen;
@@ -39,6 +38,20 @@ impl Protocol {
             Self::Datagram => "datagram",
         }
     }
+}
+
+/// How frames are told from one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Framing {
+    /// A newline ends each.
+    #[default]
+    Lines,
+    /// `LENGTH SP CONTENT`, the length in decimal digits.
+    OctetCounted,
+    /// Four bytes of length, the most significant first.
+    LengthPrefixed,
+    /// Counted or ended by a newline, for each frame as it begins.
+    Detected,
 }
 
 /// The permissions of a file, shown as `chmod` takes them.

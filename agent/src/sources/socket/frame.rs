@@ -14,24 +14,11 @@
 //!
 //! Knows neither sockets nor records.
 
+use super::config::Framing;
 use crate::limits::SOCKET_FRAME_KEPT_BYTES;
 
 /// Digits of the longest octet count.
 const COUNT_DIGITS_MAX: u32 = 9;
-
-/// How frames are told from one another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Framing {
-    /// A newline ends each.
-    #[default]
-    Lines,
-    /// `LENGTH SP CONTENT`, the length in decimal digits.
-    OctetCounted,
-    /// Four bytes of length, the most significant first.
-    LengthPrefixed,
-    /// Counted or ended by a newline, for each frame as it begins.
-    Detected,
-}
 
 /// One frame: its first bytes, and how many it really has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

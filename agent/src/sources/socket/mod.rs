@@ -23,7 +23,7 @@
 
 pub mod config;
 mod datagram;
-pub mod frame;
+mod frame;
 mod gather;
 mod peer;
 mod stream;
@@ -42,8 +42,7 @@ use async_trait::async_trait;
 use ipnet::IpNet;
 use tokio::sync::{Semaphore, mpsc};
 
-use self::config::{Endpoint, SocketSourceConfig};
-use self::frame::Framing;
+use self::config::{Endpoint, Framing, SocketSourceConfig};
 use self::peer::Sender;
 use super::config::LineLimits;
 use super::feed::Feed;
