@@ -159,6 +159,7 @@ fn sources(since: Timestamp) -> Vec<SourceStatus> {
             ..source("meters", "udp")
         },
         SourceStatus { records: 30, bytes: 600, gaps: 7, head: 31, ..source("system", "journald") },
+        SourceStatus { messages_known: 10, messages_dropped: 11, ..source("orders", "nats") },
     ]
 }
 
@@ -210,13 +211,22 @@ pub(crate) fn status() -> Status {
             ),
         ],
         orphans: vec![orphan()],
-        plugins: vec![PluginView {
-            part: "transform",
-            id: "clean".to_owned(),
-            sha256: [0xa7; 32],
-            calls: PluginCalls { count: 70, time: Duration::from_millis(71), broken: 72 },
-            log_lines_left_out: 4,
-        }],
+        plugins: vec![
+            PluginView {
+                part: "transform",
+                id: "clean".to_owned(),
+                sha256: [0xa7; 32],
+                calls: PluginCalls { count: 70, time: Duration::from_millis(71), broken: 72 },
+                log_lines_left_out: 4,
+            },
+            PluginView {
+                part: "sink",
+                id: "hook".to_owned(),
+                sha256: [0xb8; 32],
+                calls: PluginCalls { count: 73, time: Duration::from_millis(74), broken: 75 },
+                log_lines_left_out: 5,
+            },
+        ],
     }
 }
 

@@ -262,25 +262,29 @@ fn the_metrics_in_the_book_are_those_of_this_build() {
          | metric | type | labels | what it is |\n|---|---|---|---|\n",
     );
     let text = std::fs::read_to_string(repository(METRICS)).unwrap();
-    let mut help = None;
-    let mut kind = None;
-    for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("# HELP ") {
-            help = rest.split_once(' ');
-        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-            kind = rest.split_once(' ').map(|(_, kind)| kind);
-        } else if let (Some((name, about)), Some(kind)) = (help, kind.take()) {
-            let labels = line.split_once('{').and_then(|(_, rest)| Some(rest.rsplit_once('}')?.0));
-            let labels: Vec<_> = labels
-                .into_iter()
-                .flat_map(|labels| labels.split("\","))
-                .filter_map(|label| Some(format!("`{}`", label.split_once('=')?.0)))
-                .filter(|label| label != "`le`")
-                .collect();
-            writeln!(page, "| `{name}` | {kind} | {} | {about} |", labels.join(", ")).unwrap();
+    let families = text.split("# HELP ").skip(1);
+    for (name, rest) in families.filter_map(|family| family.split_once(' ')) {
+        let mut lines = rest.lines();
+        let about = lines.next().unwrap();
+        let kind = lines.next().and_then(|line| line.rsplit_once(' ')).unwrap().1;
+        // What some samples have and others have not, as `transform` and `sink`, is an alternative.
+        let mut sets: Vec<String> = Vec::new();
+        for set in lines.map(labels).filter(|set| !set.is_empty()) {
+            if !sets.contains(&set) {
+                sets.push(set);
+            }
         }
+        writeln!(page, "| `{name}` | {kind} | {} | {about} |", sets.join(" or ")).unwrap();
     }
     is_page("metrics.md", &page);
+}
+
+/// The names of a sample's labels.
+fn labels(sample: &str) -> String {
+    let inside = sample.split_once('{').and_then(|(_, rest)| Some(rest.rsplit_once('}')?.0));
+    let names = inside.into_iter().flat_map(|labels| labels.split("\","));
+    let names = names.filter_map(|label| Some(format!("`{}`", label.split_once('=')?.0)));
+    names.filter(|label| label != "`le`").collect::<Vec<_>>().join(", ")
 }
 
 fn is_page(name: &str, text: &str) {
