@@ -470,10 +470,10 @@ fn what_is_not_ours_or_newer_is_refused_and_untouched() {
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
-/// A dropped journal closes on its own thread.
+/// A dropped journal closes on its own thread; last of all it lets go of its lock.
 fn wait_for_lock(directory: &Path) {
     for _ in 0..500 {
-        if !directory.join("journal.db-wal").exists() {
+        if super::open::lock_directory(directory).is_ok() {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
