@@ -29,7 +29,8 @@ pub mod socket;
 mod stdin;
 mod times;
 
-/// Of what the agent is built without, the settings: a config is checked by the same rules, and says what is not there.
+/// The settings of `journald`. Of what the agent is built without they are all that there is: a config is checked by the same
+/// rules, and told what is missing.
 #[cfg(not(feature = "journald"))]
 pub mod journald {
     pub mod config;
