@@ -260,7 +260,7 @@ fn package_for_arm64(root: &Path) -> Result<Counts> {
 
 /// The agent without what can be left out of it.
 fn small_machines(root: &Path) -> Result<Counts> {
-    dist::run_for_small_machines(root)?;
+    dist::minimal::run(root)?;
     Ok(Counts::default())
 }
 

@@ -163,6 +163,17 @@ fn sources(since: Timestamp) -> Vec<SourceStatus> {
     ]
 }
 
+fn plugin(
+    part: &'static str,
+    id: &str,
+    digest: u8,
+    (count, ms, broken): (u64, u64, u64),
+    log_lines_left_out: u64,
+) -> PluginView {
+    let calls = PluginCalls { count, time: Duration::from_millis(ms), broken };
+    PluginView { part, id: id.to_owned(), sha256: [digest; 32], calls, log_lines_left_out }
+}
+
 /// A status in which every field has a value of its own.
 pub(crate) fn status() -> Status {
     let since = Timestamp(STARTED.0 + 60_000_000_000);
@@ -212,20 +223,8 @@ pub(crate) fn status() -> Status {
         ],
         orphans: vec![orphan()],
         plugins: vec![
-            PluginView {
-                part: "transform",
-                id: "clean".to_owned(),
-                sha256: [0xa7; 32],
-                calls: PluginCalls { count: 70, time: Duration::from_millis(71), broken: 72 },
-                log_lines_left_out: 4,
-            },
-            PluginView {
-                part: "sink",
-                id: "hook".to_owned(),
-                sha256: [0xb8; 32],
-                calls: PluginCalls { count: 73, time: Duration::from_millis(74), broken: 75 },
-                log_lines_left_out: 5,
-            },
+            plugin("transform", "clean", 0xa7, (70, 71, 72), 4),
+            plugin("sink", "hook", 0xb8, (73, 74, 75), 5),
         ],
     }
 }

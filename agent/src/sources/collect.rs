@@ -80,8 +80,8 @@ impl Collector {
             && self.positions_bytes < POSITIONS_BYTES_MAX / 2
     }
 
-    #[cfg(any(feature = "journald", feature = "sockets"))]
     /// Bytes of the records and dead letters that were gathered.
+    #[cfg(any(feature = "journald", feature = "sockets"))]
     pub(super) fn gathered_bytes(&self) -> usize {
         self.frames.len() + self.letters_bytes
     }

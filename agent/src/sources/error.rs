@@ -91,8 +91,8 @@ pub enum SourceError {
         #[source]
         error: std::io::Error,
     },
-    #[cfg(feature = "journald")]
     /// journalctl cannot be started, has ended, or makes no sense.
+    #[cfg(feature = "journald")]
     #[error("source {source_id} reads nothing from journald")]
     Journald {
         /// The source.
@@ -101,8 +101,8 @@ pub enum SourceError {
         #[source]
         error: JournaldError,
     },
-    #[cfg(feature = "mqtt")]
     /// The broker cannot be reached, refuses something, or the connection has ended.
+    #[cfg(feature = "mqtt")]
     #[error("source {source_id} is not connected")]
     Mqtt {
         /// The source.

@@ -78,11 +78,11 @@ impl Feed {
         Ok(())
     }
 
-    #[cfg(any(feature = "journald", feature = "sockets"))]
     /// Waits until the oldest append is durable; for ever when nothing is on its way.
     ///
     /// # Cancel safety
     /// Can be dropped and called again.
+    #[cfg(any(feature = "journald", feature = "sockets"))]
     pub(super) async fn settled(&mut self) -> Result<(), SourceError> {
         if self.underway.is_empty() {
             return std::future::pending().await;

@@ -78,8 +78,8 @@ impl<A> Intake<A> {
         self.collector.position(key, value);
     }
 
-    #[cfg(feature = "mqtt")]
     /// Answers once everything before is durable.
+    #[cfg(feature = "mqtt")]
     pub(super) fn answer(&mut self, answer: A) {
         self.answers.push(answer);
     }

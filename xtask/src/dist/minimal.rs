@@ -31,7 +31,7 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
 }
 
 /// Builds it, has it run a plugin that the whole agent has compiled, and sees that it refuses what it does not have.
-pub(super) fn run(root: &Path) -> Result<()> {
+pub(crate) fn run(root: &Path) -> Result<()> {
     let step = Step::start("building the agent for small machines");
     let minimal = build(root)?;
     step.done();

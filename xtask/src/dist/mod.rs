@@ -103,11 +103,6 @@ pub(crate) fn run_for_arm64(root: &Path) -> Result<()> {
     run(root, &Arguments { arm64: true, ..Arguments::default() })
 }
 
-/// Makes the agent for small machines.
-pub(crate) fn run_for_small_machines(root: &Path) -> Result<()> {
-    minimal::run(root)
-}
-
 /// A package, and the tree that it was made of.
 struct Package {
     parts: Parts,
